@@ -1,0 +1,1 @@
+//! The quota policy compiler: check, test, explain and print quota policies.

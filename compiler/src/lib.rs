@@ -1,0 +1,1 @@
+//! Compiles YAML quota policies into a checked IR and a flat decision program.

@@ -1,0 +1,3 @@
+//! Decides requests inside a Rust service.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Loads quota counter backends and calls them safely.

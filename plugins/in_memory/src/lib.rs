@@ -1,0 +1,1 @@
+//! The process-local counter backend.

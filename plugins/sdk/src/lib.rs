@@ -1,0 +1,1 @@
+//! Write a quota counter backend in Rust.

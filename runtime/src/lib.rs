@@ -1,0 +1,1 @@
+//! The embeddable runtime that decides requests by a compiled quota program.
