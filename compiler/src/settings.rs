@@ -1,0 +1,180 @@
+//! Backend and fallback settings: the same in the checked IR and in the program, which only carry them to the runtime.
+
+use std::num::NonZeroU64;
+
+use serde_json::{Map, Value};
+
+/// The kind linked into every runtime.
+pub const IN_MEMORY: &str = "in_memory";
+/// The kind that shares counters through Redis.
+pub const REDIS: &str = "redis";
+
+/// `backend.key_prefix` where the file names none.
+pub const DEFAULT_KEY_PREFIX: &str = "impulse:quota";
+/// `local_fallback.key_prefix` where the file names none.
+pub const DEFAULT_FALLBACK_KEY_PREFIX: &str = "impulse:quota:fallback";
+/// `backend.max_entries` where the file names none, in active buckets.
+pub const DEFAULT_MAX_ENTRIES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
+/// `backend.connect_timeout_ms` where the file names none.
+pub const DEFAULT_CONNECT_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(250).unwrap();
+/// `backend.command_timeout_ms` where the file names none.
+pub const DEFAULT_COMMAND_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(100).unwrap();
+/// `backend.max_inflight` where the file names none, in requests.
+pub const DEFAULT_MAX_INFLIGHT: NonZeroU64 = NonZeroU64::new(1024).unwrap();
+
+/// The primary backend of a policy file (contract §2).
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackendSettings {
+    /// `in_memory`, `redis` or a third party's kind.
+    pub kind: Box<str>,
+    /// The namespace of its counters; trimmed, never blank.
+    pub key_prefix: Box<str>,
+    /// What depends on where the counters live.
+    pub place: BackendPlace,
+    /// `backend.plugin`: file name or absolute path of the library.
+    pub plugin: Option<Box<str>>,
+    /// `backend.plugin_sha256`: the only content of the library accepted.
+    pub plugin_sha256: Option<[u8; 32]>,
+    /// The plugin's own options, those of the file's `backend` mapping that are not listed above (`url` included).
+    /// May hold credentials: never shown, and kept out of the program digest as [`BackendSettings::public_options`] says.
+    pub options: Map<String, Value>,
+}
+
+/// Where a backend keeps its counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendPlace {
+    /// In this process.
+    Local {
+        /// The most active buckets (contract §7).
+        max_entries: NonZeroU64,
+    },
+    /// Behind a connection.
+    Remote {
+        /// Milliseconds one attempt to connect may take.
+        connect_timeout_ms: NonZeroU64,
+        /// Milliseconds a request waits for one trip.
+        command_timeout_ms: NonZeroU64,
+        /// Requests being evaluated at once.
+        max_inflight: NonZeroU64,
+    },
+}
+
+impl Default for BackendSettings {
+    /// The backend of a file that names none: `{kind: in_memory}`.
+    fn default() -> Self {
+        Self {
+            kind: IN_MEMORY.into(),
+            key_prefix: DEFAULT_KEY_PREFIX.into(),
+            place: BackendPlace::Local {
+                max_entries: DEFAULT_MAX_ENTRIES,
+            },
+            plugin: None,
+            plugin_sha256: None,
+            options: Map::new(),
+        }
+    }
+}
+
+impl BackendSettings {
+    /// Whether the backend lies behind a connection, so that it may have a local fallback.
+    #[must_use]
+    pub const fn is_remote(&self) -> bool {
+        matches!(self.place, BackendPlace::Remote { .. })
+    }
+
+    /// The plugin's own options without user names and passwords in URLs, at any depth.
+    #[must_use]
+    pub fn public_options(&self) -> Map<String, Value> {
+        self.options
+            .iter()
+            .map(|(name, value)| (name.clone(), without_credentials(value)))
+            .collect()
+    }
+}
+
+fn without_credentials(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(url_without_credentials(text)),
+        Value::Array(items) => items.iter().map(without_credentials).collect(),
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(name, value)| (name.clone(), without_credentials(value)))
+                .collect(),
+        ),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+/// `text` without the user name, password and query password of the URL it may be; any other text as it is.
+///
+/// Everything between `://` and the last `@` before the path goes, even where the URL does not parse: a mistyped URL must
+/// not show its password either.
+#[must_use]
+pub fn url_without_credentials(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.to_owned();
+    };
+    let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // A password that holds an unescaped `/` still ends at an `@`: take the last one of the whole text then.
+    let (before, after) = rest.split_at(authority_end);
+    let bare = match (before.rfind('@'), after.rfind('@')) {
+        (_, Some(at)) if !scheme.contains("unix") && !after.contains('?') => {
+            after.get(at + 1..).unwrap_or("").to_owned()
+        }
+        (Some(at), _) => format!("{}{after}", before.get(at + 1..).unwrap_or("")),
+        (None, _) => rest.to_owned(),
+    };
+    let (path, query) = bare
+        .split_once('?')
+        .map_or((bare.as_str(), None), |(path, query)| (path, Some(query)));
+    let query = query.map(|query| {
+        query
+            .split('&')
+            .filter(|pair| {
+                let name = pair.split('=').next().unwrap_or("");
+                !name.eq_ignore_ascii_case("pass")
+                    && !name.eq_ignore_ascii_case("password")
+                    && !name.eq_ignore_ascii_case("user")
+            })
+            .collect::<Vec<_>>()
+            .join("&")
+    });
+    match query {
+        Some(query) if !query.is_empty() => format!("{scheme}://{path}?{query}"),
+        _ => format!("{scheme}://{path}"),
+    }
+}
+
+/// `local_fallback` of a policy file: bounded counters of this process, for when a remote backend times out or cannot be
+/// reached (contract §7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FallbackSettings {
+    /// The namespace of its counters; trimmed, never blank.
+    pub key_prefix: Box<str>,
+    /// The most active buckets.
+    pub max_entries: NonZeroU64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(url: &str, expected: &str) {
+        assert_eq!(url_without_credentials(url), expected);
+    }
+
+    #[test]
+    fn credentials_leave_urls() {
+        check("redis://h:6379/1", "redis://h:6379/1");
+        check("redis://user:pass@h:6379/1", "redis://h:6379/1");
+        check("rediss://:p@ss@h", "rediss://h");
+        check("redis://:a/b@h/0", "redis://h/0");
+        check(
+            "redis+unix:///run/r.sock?db=1&pass=x&user=y",
+            "redis+unix:///run/r.sock?db=1",
+        );
+        check("not a url", "not a url");
+    }
+}

@@ -1,0 +1,3 @@
+//! Text → raw quota object.
+
+pub mod raw;
