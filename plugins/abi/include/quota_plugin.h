@@ -339,7 +339,7 @@ typedef struct quota_plugin {
 
     /*
      * Required. Judges options: one JSON object as text, at most 1 MiB, {} for none, host keys not in it. No I/O, no
-     * threads, no clock: the same answer each time. Control thread, before any instance exists. Returns QUOTA_OK, or
+     * threads, no clock: the same answer each time. Control thread. Returns QUOTA_OK, or
      * QUOTA_ERROR after reporting at least one error.
      */
     int32_t (*validate)(quota_str options, const quota_diagnostic_sink *sink);
