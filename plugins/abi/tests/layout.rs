@@ -1,4 +1,9 @@
 //! Proves the C header and the Rust declarations equal: the compilers assert every size, alignment, offset and constant.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of the tests in this file"
+)]
 
 use std::fmt::Write as _;
 use std::mem::{align_of, offset_of, size_of};
