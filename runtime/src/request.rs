@@ -64,8 +64,8 @@ impl fmt::Debug for ClientAddress {
     }
 }
 
-/// Header lines that can be looked up by name.
-pub trait HeaderLines {
+/// Header lines that can be looked up by name. `Sync`, so that a decision may be awaited on any thread.
+pub trait HeaderLines: Sync {
     /// Shows `visit` the value of every line called `name`, in order, neither joined nor trimmed. `name` is in lower case; the
     /// names of lines ignore case.
     fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8]));
@@ -79,7 +79,7 @@ impl HeaderLines for HeaderMap {
     }
 }
 
-impl<N: AsRef<[u8]>, V: AsRef<[u8]>> HeaderLines for [(N, V)] {
+impl<N: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> HeaderLines for [(N, V)] {
     fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
         for (own, value) in self {
             if own.as_ref().eq_ignore_ascii_case(name.as_bytes()) {
@@ -89,13 +89,14 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> HeaderLines for [(N, V)] {
     }
 }
 
-impl<N: AsRef<[u8]>, V: AsRef<[u8]>, const COUNT: usize> HeaderLines for [(N, V); COUNT] {
+impl<N: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync, const COUNT: usize> HeaderLines
+    for [(N, V); COUNT] {
     fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
         self.as_slice().each(name, visit);
     }
 }
 
-impl<N: AsRef<[u8]>, V: AsRef<[u8]>> HeaderLines for Vec<(N, V)> {
+impl<N: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> HeaderLines for Vec<(N, V)> {
     fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
         self.as_slice().each(name, visit);
     }
