@@ -1,8 +1,11 @@
 //! Text → raw quota object.
 
+mod events;
+mod gate;
 mod nearest;
 pub mod raw;
 pub mod source_key;
+mod yaml;
 
 pub use nearest::{nearest, nearest_by_spelling};
 

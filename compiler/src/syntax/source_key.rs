@@ -133,7 +133,10 @@ fn named(kind: &'static str, name: &str, end: usize) -> Result<Source, SourceFau
     if trimmed.is_empty() {
         // The colon is the last byte before the name.
         let colon = end - name.len();
-        return fault(SourceFaultKind::BlankName(kind), colon - kind.len() - 1..end);
+        return fault(
+            SourceFaultKind::BlankName(kind),
+            colon - kind.len() - 1..end,
+        );
     }
     let start = end - name.trim_start().len();
     match kind {
@@ -143,14 +146,8 @@ fn named(kind: &'static str, name: &str, end: usize) -> Result<Source, SourceFau
         } else {
             Source::Cookie(trimmed.into())
         }),
-        HEADER => fault(
-            SourceFaultKind::BadHeaderName,
-            start..start + trimmed.len(),
-        ),
-        _ => fault(
-            SourceFaultKind::BadCookieName,
-            start..start + trimmed.len(),
-        ),
+        HEADER => fault(SourceFaultKind::BadHeaderName, start..start + trimmed.len()),
+        _ => fault(SourceFaultKind::BadCookieName, start..start + trimmed.len()),
     }
 }
 
@@ -242,7 +239,11 @@ mod tests {
         check_fault(" \u{2003}", SourceFaultKind::Blank, " \u{2003}");
         check_fault("header:", SourceFaultKind::BlankName("header"), "header:");
         check_fault(" query: ", SourceFaultKind::BlankName("query"), "query:");
-        check_fault("cookie:\u{a0}", SourceFaultKind::BlankName("cookie"), "cookie:");
+        check_fault(
+            "cookie:\u{a0}",
+            SourceFaultKind::BlankName("cookie"),
+            "cookie:",
+        );
         check_fault("header:x y", SourceFaultKind::BadHeaderName, "x y");
         check_fault("header: a:b ", SourceFaultKind::BadHeaderName, "a:b");
         check_fault("header:é", SourceFaultKind::BadHeaderName, "é");
@@ -257,11 +258,23 @@ mod tests {
         check_fault("headr:x-a", unknown(Some("header:x-a")), "headr:x-a");
         check_fault("header =x", unknown(Some("header:x")), "header =x");
         check_fault("cookies:sid", unknown(Some("cookie:sid")), "cookies:sid");
-        check_fault("bearer_token:x", unknown(Some("bearer_token")), "bearer_token:x");
+        check_fault(
+            "bearer_token:x",
+            unknown(Some("bearer_token")),
+            "bearer_token:x",
+        );
         check_fault("ip", unknown(Some("client_ip")), "ip");
         check_fault("client-ip", unknown(Some("client_ip")), "client-ip");
-        check_fault(" Authorization ", unknown(Some("bearer_token")), "Authorization");
-        check_fault("x-tenant-id", unknown(Some("header:x-tenant-id")), "x-tenant-id");
+        check_fault(
+            " Authorization ",
+            unknown(Some("bearer_token")),
+            "Authorization",
+        );
+        check_fault(
+            "x-tenant-id",
+            unknown(Some("header:x-tenant-id")),
+            "x-tenant-id",
+        );
         check_fault("header", unknown(None), "header");
         check_fault("🦀", unknown(None), "🦀");
     }
