@@ -21,7 +21,8 @@ use quota_plugin_host::{
 use serde_json::{Map, Value};
 
 use crate::health::Health;
-use crate::status::PluginStatus;
+use crate::outcome::BackendFailure;
+use crate::status::{PluginStatus, hex};
 
 /// How long an instance that was replaced may take to finish what it owes.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -80,10 +81,11 @@ impl PluginKinds {
             return Ok(linked.clone());
         }
         let search = self.search.as_ref().ok_or(Missing::NotAsked)?;
+        let pin = sha256.map(|digest| hex(&digest));
         let request = LoadRequest {
             search,
             plugin,
-            sha256,
+            sha256: pin.as_deref(),
         };
         Plugin::load(kind, &request).map_err(Missing::NotLoaded)
     }
@@ -281,24 +283,19 @@ impl Store {
         self.instance.as_ref()
     }
 
-    fn has_capacity(&self, max_entries: u64) -> bool {
-        self.max_entries.load(Ordering::Relaxed) == max_entries
-    }
-
-    /// Changes the capacity of the living instance; counters stay, shrinking evicts nothing.
-    fn resize(&self, max_entries: u64, name: &'static str) -> Result<(), BackendError> {
-        if let Some(instance) = &self.instance
-            && !self.has_capacity(max_entries)
-        {
-            instance
-                .resize(max_entries)
-                .map_err(|source| BackendError::NotResized {
-                    store: name,
-                    source,
-                })?;
+    /// Gives the living instance this capacity; counters stay, shrinking evicts nothing. `false` if it cannot be changed.
+    fn resize(&self, max_entries: u64) -> Result<bool, ResizeError> {
+        if self.max_entries.load(Ordering::Relaxed) == max_entries {
+            return Ok(true);
+        }
+        let Some(instance) = &self.instance else {
+            return Ok(false);
+        };
+        let resized = instance.resize(max_entries)?;
+        if resized {
             self.max_entries.store(max_entries, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(resized)
     }
 }
 
@@ -310,7 +307,7 @@ impl Drop for Store {
         let living = Arc::clone(&self.living);
         let end = move || {
             let kind = instance.plugin().kind().to_owned();
-            let end = instance.drain_and_destroy(DRAIN);
+            let end = instance.drain_and_destroy(Instant::now() + DRAIN);
             tracing::debug!(backend = kind, ?end, "a quota backend ended");
             living.leave();
         };
@@ -396,6 +393,13 @@ impl Primary {
         Some(Place(self))
     }
 
+    /// What the plugin says of its last failure, if that was one of this kind.
+    pub(crate) fn failure_detail(&self, failure: BackendFailure) -> Option<String> {
+        let health = self.instance()?.health();
+        let same = health.reason.map(BackendFailure::from) == Some(failure);
+        health.last_error.filter(|_| same)
+    }
+
     pub(crate) fn plugin_status(&self) -> Option<PluginStatus> {
         let plugin = self.instance()?.plugin();
         let (major, minor) = plugin.abi();
@@ -472,17 +476,6 @@ impl Stores {
             Some(fallback) if primary.is_some() => Some(self.next_fallback(fallback, living)?),
             Some(_) | None => None,
         };
-        // Last, since it changes stores that the former program still uses.
-        if let Some(primary) = &primary {
-            primary
-                .store
-                .resize(host_settings(settings).max_entries, "backend")?;
-        }
-        if let (Some(fallback), Some(settings)) = (&fallback, program.fallback()) {
-            fallback
-                .store
-                .resize(settings.max_entries.get(), "local fallback")?;
-        }
         Ok((Self { primary, fallback }, change))
     }
 
@@ -513,8 +506,15 @@ impl Stores {
         let identity = plugin.identity(&host_settings, &options);
         if let Some(former) = &self.primary
             && let Some(instance) = former.instance()
-            && *instance.identity() == identity
-            && (former.store.has_capacity(host_settings.max_entries) || instance.can_resize())
+            && instance.identity() == identity
+            // A backend with a capacity is local and has no fallback: nothing below can fail once it has changed.
+            && former
+                .store
+                .resize(host_settings.max_entries)
+                .map_err(|source| BackendError::NotResized {
+                    store: "backend",
+                    source,
+                })?
         {
             return Ok((Some(Arc::clone(former)), BackendChange::Kept));
         }
@@ -559,6 +559,13 @@ impl Stores {
     ) -> Result<Arc<Fallback>, BackendError> {
         if let Some(former) = &self.fallback
             && former.key_prefix == settings.key_prefix
+            && former
+                .store
+                .resize(settings.max_entries.get())
+                .map_err(|source| BackendError::NotResized {
+                    store: "local fallback",
+                    source,
+                })?
         {
             return Ok(Arc::clone(former));
         }
@@ -619,7 +626,7 @@ fn wait_until_ready(store: &Store, kind: &str, time: Duration) -> Result<(), Bac
         if since.elapsed() >= time {
             return Err(BackendError::NotReady {
                 kind: kind.into(),
-                detail: health.error_text,
+                detail: health.last_error,
             });
         }
         std::thread::sleep(READY_POLL);

@@ -100,6 +100,17 @@ struct Errors {
     recent: VecDeque<RecentError>,
 }
 
+impl Errors {
+    /// What the backend said of a failure like this one in the same second.
+    fn known_detail(&self, failure: BackendFailure, now: UnixMillis) -> Option<Option<String>> {
+        let newest = self.recent.front()?;
+        let second = |millis: u64| millis / 1000;
+        let same = self.reason == Some(failure)
+            && newest.observed_at_unix_ms.map(second) == Some(second(now.0));
+        same.then(|| newest.detail.clone())
+    }
+}
+
 impl Health {
     pub(crate) fn new(kind: &str) -> Self {
         Self {
@@ -131,26 +142,28 @@ impl Health {
         }
     }
 
-    /// The primary failed while `policy` was being evaluated; `detail` is what it said.
+    /// The primary failed while `policy` was being evaluated. `detail` asks it what it says about that, which happens once
+    /// a second at most: a dead backend must not be kept busy with explaining itself.
     #[cold]
     pub(crate) fn failed(
         &self,
         failure: BackendFailure,
         now: UnixMillis,
         policy: &str,
-        detail: Option<String>,
+        detail: impl FnOnce() -> Option<String>,
     ) {
         self.observe(now);
+        let known = self.errors.lock().known_detail(failure, now);
+        let detail = known.unwrap_or_else(detail);
         let error = RecentError {
             observed_at_unix_ms: Some(now.0),
             policy_name: Some(policy.into()),
             reason: failure.as_str(),
-            detail,
+            detail: detail.clone(),
         };
         let mut errors = self.errors.lock();
         self.degraded.store(true, Ordering::Relaxed);
         let was_well = errors.reason.replace(failure).is_none();
-        let detail = error.detail.clone();
         errors.recent.truncate(RECENT_ERRORS - 1);
         errors.recent.push_front(error);
         drop(errors);
@@ -221,7 +234,7 @@ mod tests {
     #[test]
     fn a_failure_degrades_until_the_next_decision_and_stays_listed() {
         let health = Health::new("redis");
-        health.failed(BackendFailure::Timeout, UnixMillis(5), "a", Some("slow".to_owned()));
+        health.failed(BackendFailure::Timeout, UnixMillis(5), "a", || Some("slow".to_owned()));
         let status = health.status();
         assert_eq!(status.availability, Availability::Degraded);
         assert!(status.degraded);
@@ -244,7 +257,7 @@ mod tests {
     fn the_newest_eight_errors_are_kept_newest_first() {
         let health = Health::new("redis");
         for at in 0..20 {
-            health.failed(BackendFailure::Error, UnixMillis(at), "a", None);
+            health.failed(BackendFailure::Error, UnixMillis(at), "a", || None);
         }
         let times: Vec<_> = health
             .status()

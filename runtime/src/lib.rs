@@ -27,7 +27,7 @@
 //!     query: None,
 //!     headers: &headers[..],
 //! };
-//! // The time is a parameter here; `decide_inline_now` and `decide` read the clock.
+//! // The time is a parameter here; `Quota::decide` reads the clock.
 //! let now = UnixMillis(1_000);
 //! assert_eq!(quota.decide_inline(&request, now)?.decision, Decision::Allowed);
 //!
