@@ -150,11 +150,8 @@ impl PolicyText {
     #[must_use]
     pub fn place(&self, offset: u32) -> Place {
         let offset = self.clamp(Span::at(offset)).start;
-        let line = self
-            .line_starts
-            .partition_point(|start| *start <= offset)
-            .max(1);
-        let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
+        let line = self.line(offset);
+        let start = self.line_starts.get(line as usize - 1).copied().unwrap_or(0);
         let column = self
             .text
             .get(start as usize..offset as usize)
@@ -165,9 +162,16 @@ impl PolicyText {
                     .count()
             });
         Place {
-            line: u32::try_from(line).unwrap_or(u32::MAX),
+            line,
             column: u32::try_from(column + 1).unwrap_or(u32::MAX),
         }
+    }
+
+    /// The line of the byte at `offset`, from 1; unlike [`PolicyText::place`] its cost does not depend on the line's length.
+    #[must_use]
+    pub fn line(&self, offset: u32) -> u32 {
+        let line = self.line_starts.partition_point(|start| *start <= offset);
+        u32::try_from(line).unwrap_or(u32::MAX).max(1)
     }
 }
 
