@@ -1,8 +1,8 @@
 //! Carries the engine's checks to the backend and its answers back: batches, deadlines, places among the requests being
 //! evaluated, the local fallback, health. It judges nothing: what an answer means is the engine's business.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::time::Instant;
 
 use quota_compiler::program::Program;
 use quota_compiler::terms::{Enforcement, FailurePolicy, WindowKind};
@@ -16,9 +16,9 @@ use crate::engine::{Answer, Check, Evaluation, Flow, Prepared};
 use crate::metrics::ProgramCells;
 use crate::outcome::{BackendFailure, BackendMode, Outcome};
 use crate::request::Request;
+use crate::window::CheckWindow;
 
 /// Everything a decision needs, swapped as one.
-#[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) program: Program,
     pub(crate) stores: Stores,
@@ -27,6 +27,15 @@ pub(crate) struct Active {
     pub(crate) generation: u64,
     /// The metric labels of the backend modes, in their order.
     mode_labels: [Box<str>; 3],
+}
+
+impl fmt::Debug for Active {
+    /// Without the settings of the backend, which may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Active")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Active {
@@ -343,13 +352,9 @@ fn answer(
     };
     if let Some(primary) = primary {
         let policy = evaluation.policy(index);
-        let name = active.program.policies().get(policy.0 as usize);
-        primary.health.failed(
-            failure,
-            now,
-            name.map_or("", |row| &row.name),
-            || primary.failure_detail(failure),
-        );
+        let name = policy.map_or("", |row| &*row.name);
+        let detail = || primary.failure_detail(failure);
+        primary.health.failed(failure, now, name, detail);
     }
     let mode = match failure {
         BackendFailure::Timeout => BackendMode::FallbackAfterTimeout,
@@ -371,10 +376,7 @@ fn answer(
         },
     };
     active.cells.count_health(Some(failure), fallback_decided);
-    answer.unwrap_or_else(|failure| Answer::Failed {
-        failure,
-        mode: BackendMode::Primary,
-    })
+    answer.unwrap_or_else(Answer::Failed)
 }
 
 /// A verdict as the engine's answer, or why there is none.
@@ -392,12 +394,9 @@ fn counted(verdict: Verdict, mode: BackendMode) -> Result<Answer, BackendFailure
             used,
             mode,
         }),
-        Verdict::Failed(host::BackendFailure::Timeout) => Err(BackendFailure::Timeout),
-        Verdict::Failed(host::BackendFailure::Unavailable) => Err(BackendFailure::Unavailable),
+        Verdict::Failed(failure) => Err(failure.into()),
         // Passed over without a reason, which the host makes an error already.
-        Verdict::Failed(host::BackendFailure::Error) | Verdict::NotEvaluated => {
-            Err(BackendFailure::Error)
-        }
+        Verdict::NotEvaluated => Err(BackendFailure::Error),
     }
 }
 
@@ -417,7 +416,7 @@ fn ask(instance: &Instance, check: &Check, now: UnixMillis) -> Verdict {
 }
 
 fn windows(check: &Check) -> SmallVec<[host::Window; 2]> {
-    let window = |window: &crate::engine::CheckWindow| host::Window {
+    let window = |window: &CheckWindow| host::Window {
         kind: match window.kind {
             WindowKind::Burst => host::WindowKind::Burst,
             WindowKind::Sustained => host::WindowKind::Sustained,

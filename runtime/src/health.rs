@@ -1,7 +1,6 @@
 //! How the primary backend is doing, as its decisions show: availability, degraded, recent errors (contract §9).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -70,7 +69,7 @@ pub struct RecentError {
     pub observed_at_unix_ms: Option<u64>,
     /// The policy that was being evaluated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy_name: Option<Arc<str>>,
+    pub policy_name: Option<Box<str>>,
     /// `timeout`, `unavailable` or `error`.
     pub reason: &'static str,
     /// What the backend said about it, without secrets.

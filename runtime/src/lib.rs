@@ -103,7 +103,7 @@ pub use quota_plugin_host as host;
 pub const DEFAULT_READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a policy file could not be brought into force.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The file could not be read.
@@ -126,6 +126,13 @@ pub enum OpenError {
     /// The metric families could not be registered.
     #[error("the metric families could not be registered")]
     Metrics(#[from] prometheus::Error),
+}
+
+impl fmt::Debug for OpenError {
+    /// What [`OpenError::full_text`] says: the text of the file, which may hold credentials, is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.full_text())
+    }
 }
 
 impl OpenError {
@@ -284,7 +291,7 @@ fn log_plugins_to_tracing() {
         LogLevel::Debug => tracing::debug!(backend = kind, from = target, text, "plugin log"),
         LogLevel::Trace => tracing::trace!(backend = kind, from = target, text, "plugin log"),
     };
-    drop(quota_plugin_host::set_logger(LogLevel::Debug, logger));
+    let _another_logger_stays = quota_plugin_host::set_logger(LogLevel::Debug, logger);
 }
 
 /// One policy file in force. Cheap to clone; clones share everything.
@@ -323,7 +330,7 @@ impl fmt::Debug for Quota {
 }
 
 /// A policy text that was brought into force.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Replaced {
     /// Of the program now in force; the former one's where `changed` is `false`.
     pub generation: u64,
@@ -333,6 +340,17 @@ pub struct Replaced {
     pub backend: BackendChange,
     /// What the compiler says of the text: no errors, but perhaps warnings and notes.
     pub checked: Arc<Checked>,
+}
+
+impl fmt::Debug for Replaced {
+    /// Without the text, which may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replaced")
+            .field("generation", &self.generation)
+            .field("changed", &self.changed)
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Quota {

@@ -201,8 +201,7 @@ pub struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // A full channel wakes the thread as well.
-        drop(self.wake.try_send(()));
+        let _a_full_channel_wakes_as_well = self.wake.try_send(());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -242,8 +241,7 @@ impl Folders {
                 })
             );
             if !own {
-                // A full channel: the thread is woken already.
-                drop(wake.try_send(()));
+                let _a_full_channel_wakes_as_well = wake.try_send(());
             }
         };
         let watcher = notify::recommended_watcher(handler)
