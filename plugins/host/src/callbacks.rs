@@ -388,6 +388,7 @@ unsafe extern "C" fn log(ctx: *mut c_void, level: u32, target: quota_str, text: 
     log_line(level, &instance.kind, &target, &text);
 }
 
+/// Only the text is kept: the class comes with each result as its code.
 unsafe extern "C" fn report_error(ctx: *mut c_void, _error_class: u32, text: quota_str) {
     let Some(instance) = instance(ctx) else {
         return;

@@ -143,7 +143,7 @@ impl Plugin {
 fn parse_digest(text: &str) -> Result<[u8; 32], LoadError> {
     let wrong = || LoadError::PinSetting(text.to_owned());
     let text = text.trim();
-    if text.len() != 64 || !text.is_ascii() {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(wrong());
     }
     let mut digest = [0; 32];
