@@ -1,16 +1,37 @@
 //! Text → raw quota object.
+//!
+//! | module | step |
+//! | --- | --- |
+//! | `gate` | bytes → text: size, UTF-8, characters |
+//! | `events`, `yaml`, `broken` | text → tree with places, on the scanner inside serde_yaml |
+//! | `document` | finds the quota object in the tree |
+//! | `decode`, `scalar` | tree → [`raw`], every fault of shape and type |
+//! | `serde_reader` | the same text through serde_yaml itself; both must agree |
+//! | [`source_key`] | the grammar of sources, for the checks |
+//!
+//! Nothing but shape and type is judged. Where the two readers differ on purpose stands in [`STRICTER`].
 
+mod broken;
+mod decode;
+mod document;
 mod events;
 mod gate;
 mod nearest;
 pub mod raw;
+mod scalar;
+mod secret;
+mod serde_reader;
 pub mod source_key;
 mod yaml;
 
+pub use decode::backend_fields;
 pub use nearest::{nearest, nearest_by_spelling};
+pub use serde_reader::{STRICTER, Stricter};
 
+use self::document::Located;
 use self::raw::RawQuota;
 use crate::Limits;
+use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::span::PolicyText;
 
@@ -31,11 +52,88 @@ pub struct Read {
 /// Reads the policy file `bytes` called `name`.
 #[must_use]
 pub fn read(name: &str, bytes: &[u8], limits: Limits) -> Read {
-    let _ = limits;
-    Read {
-        text: PolicyText::new(name, String::from_utf8_lossy(bytes)),
+    let gated = gate::pass(bytes, limits);
+    let mut read = Read {
+        text: PolicyText::new(name, gated.text),
         raw: None,
-        diagnostics: Vec::new(),
-        holds_quota: false,
+        diagnostics: gated.faults,
+        // A file that cannot be read may well hold one.
+        holds_quota: true,
+    };
+    secret::hide_in_text(&mut read.text);
+    if read.diagnostics.is_empty() {
+        read_text(&mut read, limits);
+        explain_byte_order_mark(&mut read);
+    }
+    read
+}
+
+/// Reads on behind the gate.
+fn read_text(read: &mut Read, limits: Limits) {
+    let parsed = broken::parse(read.text.as_str(), limits.max_events);
+    let sound = parsed.faults.is_empty();
+    read.diagnostics.extend(parsed.faults);
+    let located = document::locate(&parsed.tree, parsed.truncated, &mut read.diagnostics);
+    let root = match located {
+        Located::Object(root) => root,
+        Located::NearMiss => return,
+        Located::Nothing => {
+            // What is no policy file is not for us to judge.
+            read.holds_quota = !sound;
+            return;
+        }
+    };
+    // An anchor may have been taken out with a policy, and is reported then.
+    if parsed.skipped.is_empty() {
+        unknown_anchors(&parsed.tree, &mut read.diagnostics);
+    }
+    let raw = decode::decode(
+        &parsed.tree,
+        &mut read.text,
+        root,
+        &parsed.skipped,
+        &mut read.diagnostics,
+    );
+    if sound {
+        let shows_values = read.text.shown() == read.text.as_str();
+        let disagreement =
+            serde_reader::disagreement(read.text.as_str(), &raw, &read.diagnostics, shows_values);
+        read.diagnostics.extend(disagreement);
+    }
+    read.raw = Some(raw);
+}
+
+fn unknown_anchors(tree: &yaml::Tree, diagnostics: &mut Vec<Diagnostic>) {
+    for (place, name) in &tree.unknown_anchors {
+        let name = decode::quote(name);
+        diagnostics.push(
+            Diagnostic::new(
+                &codes::UNKNOWN_ANCHOR,
+                "",
+                *place,
+                format!("there is no anchor {name} before this alias"),
+            )
+            .with_help("anchors stand before their aliases; quote a value that begins with `*`"),
+        );
+    }
+}
+
+/// serde_yaml counts a byte order mark as a column, so that the first field stands one to the right of the others.
+fn explain_byte_order_mark(read: &mut Read) {
+    if !read.text.as_str().starts_with('\u{feff}') {
+        return;
+    }
+    for diagnostic in &mut read.diagnostics {
+        let about_the_document = [
+            &codes::YAML_SYNTAX,
+            &codes::SEVERAL_DOCUMENTS,
+            &codes::NO_QUOTA_OBJECT,
+        ];
+        if about_the_document.contains(&diagnostic.code) {
+            diagnostic.help = Some(
+                "the file begins with a byte order mark, which counts as a column of its first line: save it without"
+                    .to_owned(),
+            );
+        }
     }
 }
