@@ -57,7 +57,8 @@ fn round(population: usize, decisions: usize) -> f64 {
             query: None,
             headers: &headers,
         };
-        let decision = quota.decide_inline_with(black_box(&request), NOW, |_, outcome| outcome.decision);
+        let decision =
+            quota.decide_inline_with(black_box(&request), NOW, |_, outcome| outcome.decision);
         assert_eq!(decision, Ok(Decision::Allowed));
     };
     // Every key exists before the clock starts.

@@ -521,12 +521,13 @@ impl Stores {
         if !enabled {
             return Ok((None, BackendChange::NotNeeded));
         }
-        let instance = plugin
-            .create(&host_settings, &options)
-            .map_err(|source| BackendError::NotCreated {
-                kind: settings.kind.clone(),
-                source,
-            })?;
+        let instance =
+            plugin
+                .create(&host_settings, &options)
+                .map_err(|source| BackendError::NotCreated {
+                    kind: settings.kind.clone(),
+                    source,
+                })?;
         let (command_timeout, max_inflight) = match settings.place {
             BackendPlace::Local { .. } => (None, None),
             BackendPlace::Remote {

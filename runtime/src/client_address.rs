@@ -37,7 +37,10 @@ impl Default for TrustedProxies {
     fn default() -> Self {
         Self {
             nets: vec![
-                IpNet::V4(Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8)),
+                IpNet::V4(Ipv4Net::new_assert(
+                    std::net::Ipv4Addr::new(127, 0, 0, 0),
+                    8,
+                )),
                 IpNet::V6(Ipv6Net::new_assert(std::net::Ipv6Addr::LOCALHOST, 128)),
             ],
             unix: true,
@@ -50,7 +53,9 @@ impl Default for TrustedProxies {
 #[non_exhaustive]
 pub enum TrustedProxiesError {
     /// An entry is neither an address nor a network.
-    #[error("`{0}` is neither an IP address nor a network such as `10.0.0.0/8`, nor the word `none`")]
+    #[error(
+        "`{0}` is neither an IP address nor a network such as `10.0.0.0/8`, nor the word `none`"
+    )]
     Malformed(String),
     /// `none` stands beside an entry.
     #[error("`none` trusts nobody and cannot stand beside `{0}`")]
@@ -226,7 +231,7 @@ mod tests {
             .map(|line| ("X-Forwarded-For", *line))
             .collect();
         assert_eq!(
-            &proxies.client(Peer::Ip(ip("10.0.0.1")), &headers[..]),
+            &proxies.client(Peer::Ip(ip("10.0.0.1")), &headers),
             expected,
             "{lines:?}"
         );
@@ -238,7 +243,10 @@ mod tests {
         check(&["9.9.9.9, 192.0.2.7"], &known("192.0.2.7"));
         check(&["9.9.9.9", "192.0.2.7"], &known("192.0.2.7"));
         check(&["9.9.9.9, 192.0.2.7, 10.1.1.1"], &known("192.0.2.7"));
-        check(&["9.9.9.9, 192.0.2.7", "10.1.1.1, 10.2.2.2"], &known("192.0.2.7"));
+        check(
+            &["9.9.9.9, 192.0.2.7", "10.1.1.1, 10.2.2.2"],
+            &known("192.0.2.7"),
+        );
     }
 
     #[test]
@@ -293,7 +301,7 @@ mod tests {
     fn headers_from_an_untrusted_peer_are_ignored() {
         let proxies = TrustedProxies::default();
         let headers = [("x-forwarded-for", "9.9.9.9")];
-        let client = |peer| proxies.client(Peer::Ip(ip(peer)), &headers[..]);
+        let client = |peer| proxies.client(Peer::Ip(ip(peer)), &headers);
         assert_eq!(client("192.0.2.7"), known("192.0.2.7"));
         assert_eq!(client("::ffff:192.0.2.7"), known("192.0.2.7"));
         assert_eq!(client("127.0.0.1"), known("9.9.9.9"));
@@ -304,7 +312,7 @@ mod tests {
     #[test]
     fn unix_peers_are_trusted_unless_nobody_is() {
         let headers = [("x-forwarded-for", "9.9.9.9")];
-        let client = |proxies: &TrustedProxies| proxies.client(Peer::Unix, &headers[..]);
+        let client = |proxies: &TrustedProxies| proxies.client(Peer::Unix, &headers);
         assert_eq!(client(&TrustedProxies::default()), known("9.9.9.9"));
         assert_eq!(client(&TrustedProxies::none()), ClientAddress::Unknown);
         let one = TrustedProxies::parse(&["192.0.2.1"]).unwrap();
@@ -313,11 +321,16 @@ mod tests {
 
     #[test]
     fn entries_are_networks_addresses_or_none() {
-        assert_eq!(TrustedProxies::parse::<&str>(&[]), Ok(TrustedProxies::default()));
+        assert_eq!(
+            TrustedProxies::parse::<&str>(&[]),
+            Ok(TrustedProxies::default())
+        );
         assert_eq!(TrustedProxies::parse(&["none"]), Ok(TrustedProxies::none()));
         assert_eq!(
             TrustedProxies::parse(&["none", "10.0.0.0/8"]),
-            Err(TrustedProxiesError::NoneAmongOthers("10.0.0.0/8".to_owned()))
+            Err(TrustedProxiesError::NoneAmongOthers(
+                "10.0.0.0/8".to_owned()
+            ))
         );
         assert_eq!(
             TrustedProxies::parse(&["10.0.0.0/33"]),

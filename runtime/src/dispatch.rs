@@ -141,11 +141,7 @@ pub(crate) async fn decide(active: &Active, request: &Request<'_>, now: UnixMill
 }
 
 /// Decides and blocks the calling thread while it waits for the backend.
-pub(crate) fn decide_blocking(
-    active: &Active,
-    request: &Request<'_>,
-    now: UnixMillis,
-) -> Outcome {
+pub(crate) fn decide_blocking(active: &Active, request: &Request<'_>, now: UnixMillis) -> Outcome {
     if let Ok(outcome) = decide_inline(active, request, now) {
         return outcome;
     }
@@ -217,7 +213,9 @@ impl<'a> Course<'a> {
         while !self.stopped && index < self.evaluation.len() && trip.len() < most {
             match self.evaluation.prepare(index) {
                 Prepared::Check(check) => trip.push((index, check)),
-                Prepared::Identity(_) if trip.is_empty() => self.settle_identities_before(index + 1),
+                Prepared::Identity(_) if trip.is_empty() => {
+                    self.settle_identities_before(index + 1)
+                }
                 // Later policies are only asked for once it is certain that this one is reached and stops nothing.
                 Prepared::Identity(_) if self.enforces() => break,
                 Prepared::Identity(_) => {}
@@ -274,7 +272,13 @@ impl<'a> Course<'a> {
         let stop_at_failure = stop_at_denial
             && (program.failure_policy() == FailurePolicy::FailClosed
                 || program.fallback().is_some());
-        match instance.check_batch(&items, stop_at_denial, stop_at_failure, self.now.0, deadline) {
+        match instance.check_batch(
+            &items,
+            stop_at_denial,
+            stop_at_failure,
+            self.now.0,
+            deadline,
+        ) {
             Batch::Ready(verdicts) => Sent::Answered(verdicts),
             Batch::Pending(pending) => Sent::Pending(pending, deadline),
         }

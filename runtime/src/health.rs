@@ -137,7 +137,10 @@ impl Health {
         self.degraded.store(false, Ordering::Relaxed);
         if errors.reason.take().is_some() {
             drop(errors);
-            tracing::info!(backend = &*self.kind, "the quota backend is available again");
+            tracing::info!(
+                backend = &*self.kind,
+                "the quota backend is available again"
+            );
         }
     }
 
@@ -233,7 +236,9 @@ mod tests {
     #[test]
     fn a_failure_degrades_until_the_next_decision_and_stays_listed() {
         let health = Health::new("redis");
-        health.failed(BackendFailure::Timeout, UnixMillis(5), "a", || Some("slow".to_owned()));
+        health.failed(BackendFailure::Timeout, UnixMillis(5), "a", || {
+            Some("slow".to_owned())
+        });
         let status = health.status();
         assert_eq!(status.availability, Availability::Degraded);
         assert!(status.degraded);

@@ -25,7 +25,7 @@
 //!     route: Some("login"),
 //!     client: ClientAddress::Unknown,
 //!     query: None,
-//!     headers: &headers[..],
+//!     headers: &headers,
 //! };
 //! // The time is a parameter here; `Quota::decide` reads the clock.
 //! let now = UnixMillis(1_000);

@@ -331,7 +331,11 @@ impl Metrics {
 /// Shards of each policy's block: as many as threads run at once, fewer where the file has very many policies.
 fn policy_shards(policies: usize) -> usize {
     let affordable = BLOCK_BUDGET / policies.max(1);
-    let affordable = if affordable == 0 { 1 } else { 1 << affordable.ilog2() };
+    let affordable = if affordable == 0 {
+        1
+    } else {
+        1 << affordable.ilog2()
+    };
     shard_count().min(affordable)
 }
 
@@ -359,11 +363,19 @@ fn reachable_cells(program: &Program, row: &PolicyRow) -> u16 {
 fn reachable_health(program: &Program) -> u16 {
     let remote = program.backend().is_remote();
     let fallback = program.fallback().is_some();
-    bits(HEALTH_CELLS.into_iter().map(|(failure, mode)| match (failure, mode) {
-        (None | Some(BackendFailure::Unavailable), BackendMode::Primary) => true,
-        (Some(BackendFailure::Timeout | BackendFailure::Error), BackendMode::Primary) => remote,
-        (_, BackendMode::FallbackAfterTimeout | BackendMode::FallbackAfterUnavailable) => fallback,
-    }))
+    bits(
+        HEALTH_CELLS
+            .into_iter()
+            .map(|(failure, mode)| match (failure, mode) {
+                (None | Some(BackendFailure::Unavailable), BackendMode::Primary) => true,
+                (Some(BackendFailure::Timeout | BackendFailure::Error), BackendMode::Primary) => {
+                    remote
+                }
+                (_, BackendMode::FallbackAfterTimeout | BackendMode::FallbackAfterUnavailable) => {
+                    fallback
+                }
+            }),
+    )
 }
 
 fn bits(set: impl Iterator<Item = bool>) -> u16 {
@@ -397,12 +409,13 @@ impl FamilyCollector {
     }
 }
 
+/// In the order of the text: by name, as the crate's own metrics are.
 const OUTCOME_LABELS: [&str; 5] = [
-    "policy",
+    "backend_mode",
     "decision",
+    "policy",
     "reason",
     "selector_dimensions",
-    "backend_mode",
 ];
 const HEALTH_LABELS: [&str; 2] = ["backend_mode", "reason"];
 
@@ -509,11 +522,11 @@ fn outcome_sample(
     count: u64,
 ) -> Metric {
     let labels = [
-        policy.to_owned(),
+        mode,
         decision.as_str().to_owned(),
+        policy.to_owned(),
         reason.as_str().to_owned(),
         dimensions.to_owned(),
-        mode,
     ];
     sample(&OUTCOME_LABELS, labels, count)
 }

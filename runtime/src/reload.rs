@@ -235,7 +235,9 @@ impl Folders {
                 &event,
                 Ok(notify::Event {
                     kind: EventKind::Access(
-                        AccessKind::Open(_) | AccessKind::Read | AccessKind::Close(AccessMode::Read)
+                        AccessKind::Open(_)
+                            | AccessKind::Read
+                            | AccessKind::Close(AccessMode::Read)
                     ),
                     ..
                 })

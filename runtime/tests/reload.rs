@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::Arc;
 use std::time::Duration;
 
 use quota_runtime::backend::BackendChange;
@@ -71,7 +71,9 @@ impl Watched {
     #[track_caller]
     fn expect_limit(&self, expected: u64) {
         while limit(&self.quota) != expected {
-            self.heard.recv_timeout(SURELY).expect("a reload is heard of");
+            self.heard
+                .recv_timeout(SURELY)
+                .expect("a reload is heard of");
         }
     }
 
@@ -79,7 +81,10 @@ impl Watched {
     #[track_caller]
     fn expect_refusal(&self, text: &str) -> Arc<OpenError> {
         loop {
-            let reload = self.heard.recv_timeout(SURELY).expect("a reload is heard of");
+            let reload = self
+                .heard
+                .recv_timeout(SURELY)
+                .expect("a reload is heard of");
             if let Err(error) = reload.result
                 && error.full_text().contains(text)
             {
@@ -138,7 +143,11 @@ fn a_config_map_swap_is_followed_every_time() {
     let version = |number: u64| {
         let name = format!("..v{number}");
         fs::create_dir(folder.path().join(&name)).unwrap();
-        fs::write(folder.path().join(&name).join("policies.yaml"), policies(number)).unwrap();
+        fs::write(
+            folder.path().join(&name).join("policies.yaml"),
+            policies(number),
+        )
+        .unwrap();
         let link = folder.path().join("..data_tmp");
         symlink(&name, &link).unwrap();
         fs::rename(&link, folder.path().join("..data")).unwrap();
@@ -161,7 +170,10 @@ fn a_retargeted_link_and_its_target_are_followed() {
 
     let folder = tempfile::tempdir().unwrap();
     let targets = tempfile::tempdir().unwrap();
-    let (one, two) = (targets.path().join("one.yaml"), targets.path().join("two.yaml"));
+    let (one, two) = (
+        targets.path().join("one.yaml"),
+        targets.path().join("two.yaml"),
+    );
     fs::write(&one, policies(1)).unwrap();
     fs::write(&two, policies(2)).unwrap();
     let path = folder.path().join("policies.yaml");
@@ -319,7 +331,10 @@ fn disabling_and_enabling_keeps_what_is_used() {
 fn another_key_prefix_starts_afresh() {
     let quota = open(&policies(1));
     assert_eq!(decide(&quota), Decision::Allowed);
-    let other = format!("backend: {{kind: in_memory, key_prefix: other}}\n{}", policies(1));
+    let other = format!(
+        "backend: {{kind: in_memory, key_prefix: other}}\n{}",
+        policies(1)
+    );
     assert_eq!(replace(&quota, &other), BackendChange::Created);
     assert_eq!(decide(&quota), Decision::Allowed);
     assert_eq!(decide(&quota), Decision::Denied);
@@ -329,7 +344,10 @@ fn another_key_prefix_starts_afresh() {
 fn a_smaller_capacity_takes_effect_without_evicting() {
     let quota = open(&policies(9));
     assert_eq!(decide(&quota), Decision::Allowed);
-    let small = format!("backend: {{kind: in_memory, max_entries: 1}}\n{}", policies(9));
+    let small = format!(
+        "backend: {{kind: in_memory, max_entries: 1}}\n{}",
+        policies(9)
+    );
     assert_eq!(replace(&quota, &small), BackendChange::Kept);
     assert_eq!(decide(&quota), Decision::Allowed);
     let headers = [("x-tenant-id", "another")];

@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     writeln!(out, "inside the call, as with counters in this process:")?;
     for _ in 0..3 {
         let request = call.request(&proxies);
-        let line = quota.decide_inline_with(&request, quota.now(), |_program, outcome| answer(outcome))?;
+        let line =
+            quota.decide_inline_with(&request, quota.now(), |_program, outcome| answer(outcome))?;
         writeln!(out, "  {line}")?;
     }
 
