@@ -9,7 +9,7 @@ use crate::clock::UnixMillis;
 
 /// One window instance a counter is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowCheck {
+pub struct CheckWindow {
     /// Burst or sustained.
     pub kind: WindowKind,
     /// Requests the window admits.
@@ -22,7 +22,7 @@ pub struct WindowCheck {
     pub reset_ms: u64,
 }
 
-impl WindowCheck {
+impl CheckWindow {
     /// The instance of `window` that `now` lies in.
     #[must_use]
     pub const fn at(kind: WindowKind, window: WindowOperand, now: UnixMillis) -> Self {
@@ -42,13 +42,13 @@ impl WindowCheck {
 #[derive(Clone, Copy, Debug)]
 pub struct WindowList {
     /// INVARIANT: the first `len` are the windows; a place beyond repeats a window or is [`WindowList::NONE`].
-    places: [WindowCheck; 2],
+    places: [CheckWindow; 2],
     len: usize,
 }
 
 impl WindowList {
     /// What stands in a place without a window.
-    const NONE: WindowCheck = WindowCheck {
+    const NONE: CheckWindow = CheckWindow {
         kind: WindowKind::Burst,
         limit: 0,
         length_ms: 0,
@@ -61,10 +61,10 @@ impl WindowList {
     pub fn of(policy: &PolicyRow, now: UnixMillis) -> Self {
         let burst = policy
             .burst
-            .map(|window| WindowCheck::at(WindowKind::Burst, window, now));
+            .map(|window| CheckWindow::at(WindowKind::Burst, window, now));
         let sustained = policy
             .sustained
-            .map(|window| WindowCheck::at(WindowKind::Sustained, window, now));
+            .map(|window| CheckWindow::at(WindowKind::Sustained, window, now));
         match (burst, sustained) {
             (Some(burst), Some(sustained)) => Self {
                 places: [burst, sustained],
@@ -83,9 +83,9 @@ impl WindowList {
 }
 
 impl Deref for WindowList {
-    type Target = [WindowCheck];
+    type Target = [CheckWindow];
 
-    fn deref(&self) -> &[WindowCheck] {
+    fn deref(&self) -> &[CheckWindow] {
         self.places.get(..self.len).unwrap_or_default()
     }
 }
@@ -116,7 +116,7 @@ mod tests {
     fn a_window_starts_at_a_multiple_of_its_length_and_holds_now() {
         #[track_caller]
         fn check(length_ms: u64, now: u64, (start_ms, reset_ms): (u64, u64)) {
-            let window = WindowCheck::at(WindowKind::Sustained, operand(7, length_ms), UnixMillis(now));
+            let window = CheckWindow::at(WindowKind::Sustained, operand(7, length_ms), UnixMillis(now));
             assert_eq!((window.start_ms, window.reset_ms), (start_ms, reset_ms));
             assert_eq!((window.limit, window.length_ms), (7, length_ms));
             assert_eq!(window.kind, WindowKind::Sustained);
@@ -165,7 +165,7 @@ mod tests {
         for length_ms in [1_000, 7_000, 60_000, 86_400_000, CENTURY_MS] {
             for now in [0, 1, 999, 1_000, 59_999, 1_796_000_123_456, u64::MAX - 1, u64::MAX] {
                 let now = UnixMillis(now);
-                let window = WindowCheck::at(WindowKind::Burst, operand(1, length_ms), now);
+                let window = CheckWindow::at(WindowKind::Burst, operand(1, length_ms), now);
                 let retry_after = u64::from(retry_after_secs(window.reset_ms, now));
                 assert!((1..=length_ms / 1_000).contains(&retry_after));
             }
