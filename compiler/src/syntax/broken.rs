@@ -3,7 +3,7 @@
 //! The scanner stops at the first problem. Where that lies inside an item of a block list under `policies:`, the item is
 //! blanked out (every offset stays the same) and the text is read again, so that the other policies are still checked.
 
-use super::decode::quote;
+use super::decode::{VARIABLE_HELP, quote, variable};
 use super::events::{Failure, MAX_DEPTH};
 use super::yaml::{self, Tree};
 use crate::codes;
@@ -215,6 +215,11 @@ struct Problem<'t> {
 impl Problem<'_> {
     /// The diagnostic for the scanner's own words.
     fn explain(self, words: &str) -> Diagnostic {
+        if let Some((place, variable)) = self.variable() {
+            let message = format!("{} is not expanded", quote(variable));
+            return Diagnostic::new(&codes::UNEXPANDED_VARIABLE, "", place, message)
+                .with_help(VARIABLE_HELP);
+        }
         match words {
             "mapping values are not allowed in this context" => self.colon(),
             "found character that cannot start any token" => self.bad_start(),
@@ -291,7 +296,7 @@ impl Problem<'_> {
                 )
                 .with_help(format!("write {}", quote(&format!("\"{value}\"")))),
             _ => self
-                .fault(self.character(), "a field cannot begin here")
+                .fault(self.before(start), "a field cannot begin here")
                 .with_help("check the indentation of this line and of the one above"),
         }
     }
@@ -344,6 +349,14 @@ impl Problem<'_> {
         })
     }
 
+    /// `${…}`, which is a scalar outside flow lists and mappings alone.
+    fn variable(&self) -> Option<(Span, &str)> {
+        let start = self.at.checked_sub(1)?;
+        let variable = variable(self.text.get(start..)?.lines().next()?)?;
+        let at_the_problem = self.text.get(start..)?.starts_with(variable);
+        at_the_problem.then_some((span(start, start + variable.len()), variable))
+    }
+
     fn fault(self, place: Span, message: impl Into<String>) -> Diagnostic {
         Diagnostic::new(&codes::YAML_SYNTAX, "", place, message)
     }
@@ -373,6 +386,17 @@ impl Problem<'_> {
     fn begin(self) -> Span {
         let at = self.context.unwrap_or(self.at);
         Self { at, ..self }.character()
+    }
+
+    /// What stands between `start` and the problem, blanks left out; the problem itself where nothing does.
+    fn before(self, start: usize) -> Span {
+        let before = self.text.get(start..self.at).unwrap_or("");
+        let word = before.trim();
+        if word.is_empty() {
+            return self.character();
+        }
+        let from = start + before.len() - before.trim_start().len();
+        span(from, from + word.len())
     }
 
     /// The line of the problem, and where it starts.
@@ -452,11 +476,7 @@ mod tests {
             &["*: `*` here begins an anchor or alias without a name"],
             0,
         );
-        check(
-            "a: 1\n  b: 2\n",
-            &["1: a value that contains `: ` must be quoted"],
-            0,
-        );
+        check("a: 1\n  b: 2\n", &["b: a field cannot begin here"], 0);
         check(
             "%YAML 3.0\n---\na",
             &["%: the file asks for another version of YAML"],

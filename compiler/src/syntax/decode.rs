@@ -775,7 +775,7 @@ impl<'a> Decoder<'a> {
             found,
             format!("{shown} is not expanded"),
         )
-        .help("policy files are read as they are; fill in values before the file is read");
+        .help(VARIABLE_HELP);
         true
     }
 
@@ -888,6 +888,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
+pub(super) const VARIABLE_HELP: &str =
+    "policy files are read as they are; fill in values before the file is read";
 pub(super) const MERGE_KEY_MESSAGE: &str = "`<<` merges nothing here";
 pub(super) const MERGE_KEY_HELP: &str =
     "write the fields out; an anchor and alias can repeat a whole value, such as `burst: *burst`";
@@ -1045,7 +1047,7 @@ pub(super) fn describe(node: &Node) -> String {
 }
 
 /// The first `${…}` of `value`.
-fn variable(value: &str) -> Option<&str> {
+pub(super) fn variable(value: &str) -> Option<&str> {
     let start = value.find("${")?;
     let rest = value.get(start..)?;
     let end = rest.find('}')?;

@@ -137,3 +137,6 @@ fn explain_byte_order_mark(read: &mut Read) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -196,10 +196,7 @@ mod tests {
     #[test]
     fn a_backend_hides_more() {
         check_backend("{url: 'redis://u:p w@h'}", "{url: 'redis://u:***@h'}");
-        check_backend(
-            "{url: \"redis:\\x2f/u:p@h\"}",
-            "{url: ******************}",
-        );
+        check_backend("{url: \"redis:\\x2f/u:p@h\"}", "{url: ******************}");
         check_backend("{tokens: [a, b], z: c}", "{tokens: ******, z: c}");
         check_backend(
             "{a: {Sentinel_Password: &x pw}}",
