@@ -15,21 +15,11 @@ use crate::settings::{
     FallbackSettings, IN_MEMORY, REDIS,
 };
 use crate::span::Span;
-use crate::syntax::nearest_by_spelling;
 use crate::syntax::raw::{Given, RawBackend, RawFallback, RawOption, RawQuota, Spanned};
+use crate::syntax::{backend_fields, nearest, nearest_by_spelling};
 
-/// Every field of `backend` the contract names.
-const FIELDS: [&str; 9] = [
-    "kind",
-    "key_prefix",
-    "plugin",
-    "plugin_sha256",
-    URL,
-    MAX_ENTRIES,
-    CONNECT_TIMEOUT,
-    COMMAND_TIMEOUT,
-    MAX_INFLIGHT,
-];
+/// How many options one message lists.
+const MOST_LISTED: usize = 8;
 const URL: &str = "url";
 const MAX_ENTRIES: &str = "max_entries";
 const CONNECT_TIMEOUT: &str = "connect_timeout_ms";
@@ -52,6 +42,44 @@ pub(super) struct Ceiling<'a> {
     pub(super) kind: &'a str,
     /// Where the file names the kind.
     pub(super) place: Span,
+}
+
+/// Reading takes a field as faulty where another one was surely meant to be it. In `backend` that other one is reported only
+/// here, if at all, since it may be an option of the plugin's: the field counts as left out.
+pub(super) fn take_back_guesses(raw: &mut RawQuota, reported: &[Diagnostic]) {
+    let root = Field::root(raw.path);
+    let backend = root.field("backend");
+    let Given::Value { value, .. } = &mut raw.backend else {
+        return;
+    };
+    let raw = &mut value.value;
+    let guessed: Vec<&str> = backend_fields()
+        .filter(|name| {
+            let field = backend.field(name).to_string();
+            reported.iter().all(|fault| fault.field != field)
+        })
+        .collect();
+    for option in &raw.other {
+        let name = nearest(&option.name, backend_fields());
+        match name.filter(|name| guessed.contains(name)).unwrap_or("") {
+            "kind" => take_back(&mut raw.kind),
+            "key_prefix" => take_back(&mut raw.key_prefix),
+            "plugin" => take_back(&mut raw.plugin),
+            "plugin_sha256" => take_back(&mut raw.plugin_sha256),
+            URL => take_back(&mut raw.url),
+            MAX_ENTRIES => take_back(&mut raw.max_entries),
+            CONNECT_TIMEOUT => take_back(&mut raw.connect_timeout_ms),
+            COMMAND_TIMEOUT => take_back(&mut raw.command_timeout_ms),
+            MAX_INFLIGHT => take_back(&mut raw.max_inflight),
+            _ => {}
+        }
+    }
+}
+
+fn take_back<T>(given: &mut Given<T>) {
+    if given.is_faulty() {
+        *given = Given::Absent;
+    }
 }
 
 /// Checks `backend` and `local_fallback` of `raw`.
@@ -176,13 +204,19 @@ impl<'a> BackendChecker<'a, '_, '_> {
             Given::Absent => {
                 let fault = Diagnostic::new(
                     &codes::BACKEND_WITHOUT_KIND,
-                    self.field.to_string(),
+                    self.field.field("kind").to_string(),
                     self.place,
                     "backend names no `kind`",
                 );
-                self.findings.report(
-                    fault.with_help("add `kind: in_memory`, `kind: redis` or the kind of a plugin"),
-                );
+                let meant = self
+                    .raw
+                    .other
+                    .iter()
+                    .find(|option| nearest(&option.name, ["kind"]).is_some());
+                self.findings.report(fault.with_help(meant.map_or_else(
+                    || "add `kind: in_memory`, `kind: redis` or the kind of a plugin".to_owned(),
+                    |option| format!("did you mean `kind` by {}?", quoted(&option.name)),
+                )));
                 None
             }
             Given::Value { value, .. } => self.resolve(value, pin.as_ref(), quota, kinds),
@@ -490,7 +524,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
             Given::Absent if kind.name == REDIS => {
                 let fault = Diagnostic::new(
                     &codes::URL_MISSING,
-                    self.field.to_string(),
+                    self.field.field(URL).to_string(),
                     self.place,
                     "backend `redis` has no `url`",
                 );
@@ -545,7 +579,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
             Options::Reported => {}
             Options::Unchecked(reason) => self.note_unchecked(kind, reason.as_deref()),
             Options::Checked(check) => {
-                let value = Value::Object(options);
+                let value = Value::Object(options.clone());
                 for fault in check.check(&value) {
                     // Where the URL was reported, the plugin finds it wrong or, at the top, missing: nothing new.
                     let known = matches!(fault.pointer.as_str(), "" | "/url");
@@ -553,10 +587,6 @@ impl<'a> BackendChecker<'a, '_, '_> {
                         self.report_option(&fault, &value, kind);
                     }
                 }
-                return match value {
-                    Value::Object(options) => options,
-                    _ => Map::new(),
-                };
             }
         }
         options
@@ -564,13 +594,13 @@ impl<'a> BackendChecker<'a, '_, '_> {
 
     /// Reports a field that neither the contract nor the kind knows.
     fn report_unknown_option(&mut self, option: &RawOption, kind: &Kind<'_>) {
-        let takes = FIELDS.iter().copied().filter(|name| {
+        let takes = backend_fields().filter(|name| {
             !matches!(
                 *name,
                 URL | CONNECT_TIMEOUT | COMMAND_TIMEOUT | MAX_INFLIGHT
             )
         });
-        let help = nearest_by_spelling(&option.name, takes.clone()).map_or_else(
+        let help = nearest(&option.name, takes.clone()).map_or_else(
             || format!("`{}` takes {}", kind.name, listed(takes)),
             |nearest| format!("did you mean `{nearest}`?"),
         );
@@ -605,8 +635,10 @@ impl<'a> BackendChecker<'a, '_, '_> {
             return;
         };
         let mut help = format!("install the plugin of `{}` to have them checked", kind.name);
+        let more = own.len().saturating_sub(MOST_LISTED);
+        own.truncate(MOST_LISTED);
         for (name, _) in &own {
-            if let Some(nearest) = nearest_by_spelling(name, FIELDS) {
+            if let Some(nearest) = nearest_by_spelling(name, backend_fields()) {
                 help.push_str(&format!("; did you mean `{nearest}` by {}?", quoted(name)));
             }
         }
@@ -615,6 +647,9 @@ impl<'a> BackendChecker<'a, '_, '_> {
             "options of backend `{}` were not checked: {names}",
             kind.name
         );
+        if more > 0 {
+            message.push_str(&format!(" and {more} more"));
+        }
         if let Some(reason) = reason {
             message.push_str(&format!(" ({})", one_line(reason)));
         }
@@ -1015,6 +1050,7 @@ mod tests {
         check_backend("kind: reddis", &[("Q0601", 17)]);
         check_backend("kind: Redis", &[("Q0601", 17)]);
         check_backend("kind: ''", &[("Q0601", 17)]);
+        check_backend("type: in_memory", &[("Q0602", 10)]);
         check_backend("kind: 'in_memory '", &[("Q0601", 17)]);
         check_backend("kind: in_memory", &[]);
         let (field, text, message, _, help) = fault("backend: {kind: reddis}\n");
@@ -1343,11 +1379,11 @@ backend:
         };
         check(
             &both(", key_prefix: a", ", key_prefix: ' a'"),
-            &[("Q0614", 2, 47)],
+            &[("Q0614", 2, 46)],
         );
         check(
             &both("", ", key_prefix: 'impulse:quota'"),
-            &[("Q0614", 2, 47)],
+            &[("Q0614", 2, 46)],
         );
         check(
             &both(", key_prefix: 'impulse:quota:fallback'", ""),
@@ -1356,7 +1392,7 @@ backend:
         check(&both(", key_prefix: a", ", key_prefix: b"), &[]);
         check(
             &both(", key_prefix: ''", ", key_prefix: ''"),
-            &[("Q0603", 1, 52), ("Q0612", 2, 47)],
+            &[("Q0603", 1, 52), ("Q0612", 2, 46)],
         );
         check(
             "backend: {kind: in_memory, key_prefix: a}\nlocal_fallback: {max_entries: 1, key_prefix: a}\n",

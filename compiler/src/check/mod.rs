@@ -23,7 +23,10 @@ use crate::{Checked, Limits, codes};
 /// Reads and checks one policy file of name `name`; see [`crate::check_text`].
 #[must_use]
 pub fn check_text(name: &str, bytes: &[u8], limits: Limits, kinds: &dyn BackendKinds) -> Checked {
-    let read = syntax::read(name, bytes, limits);
+    let mut read = syntax::read(name, bytes, limits);
+    if let Some(raw) = &mut read.raw {
+        backend::take_back_guesses(raw, &read.diagnostics);
+    }
     let mut findings = Findings {
         text: &read.text,
         list: read.diagnostics,
@@ -32,14 +35,13 @@ pub fn check_text(name: &str, bytes: &[u8], limits: Limits, kinds: &dyn BackendK
         .raw
         .as_ref()
         .and_then(|raw| quota(raw, kinds, &mut findings));
-    let mut diagnostics = findings.into_sorted();
+    let diagnostics = findings.into_sorted();
     let refused = diagnostics.iter().any(Diagnostic::is_error);
     let quota = quota.filter(|_| !refused);
     let policy_lines = match (&quota, &read.raw) {
         (Some(_), Some(raw)) => policy_lines(raw, &read.text),
         _ => Vec::new(),
     };
-    diagnostics.shrink_to_fit();
     Checked {
         text: read.text,
         quota,
@@ -400,9 +402,8 @@ mod tests {
         assert_eq!(text, "' '");
     }
 
-    #[test]
-    fn every_fault_of_a_file_is_found_in_one_run() {
-        let yaml = "\
+    /// A file with a fault on nearly every line.
+    const FAULTS: &str = "\
 enabled: true
 backend:
   kind: redis
@@ -421,7 +422,7 @@ policies:
   selector: {}
 - name: tenants
   selector:
-    tenant: {key: header:}
+    tenant: {key: 'header:'}
     token: {key: client_ip}
     client: {key: method}
   burst: {requests: 0, window_secs: 0}
@@ -439,8 +440,82 @@ policies:
   selector: {token: {key: Bearer_Token}}
   burst: {requests: 1, window_secs: 1}
 ";
+
+    /// A file without a fault that uses every field.
+    const SOUND: &str = "\
+enabled: true
+enforcement: shadow
+backend_failure_policy: fail_open
+backend:
+  kind: redis
+  url: redis://h
+  key_prefix: p
+  plugin: libr.so
+  connect_timeout_ms: 1
+  command_timeout_ms: 2
+  max_inflight: 3
+  tls: {ca: [x]}
+local_fallback:
+  key_prefix: f
+  max_entries: 4
+policies:
+- name: a
+  route_allowlist: [api, web]
+  selector:
+    route: true
+    tenant: {key: bearer_token}
+    token: {key: cookie:t}
+    client:
+      key: client_ip
+  burst: {requests: 1, window_secs: 1}
+  sustained:
+    requests: 2
+    window_secs: 2
+- name: b
+  selector: {route: true}
+  burst: {requests: 1, window_secs: 1}
+";
+
+    #[test]
+    fn a_file_is_refused_with_an_error_and_only_then() {
+        #[track_caller]
+        fn check_refusal(yaml: &str) {
+            let checked = checked(yaml);
+            let refused = checked.diagnostics.iter().any(Diagnostic::is_error);
+            assert_eq!(checked.quota.is_none(), refused, "{yaml}");
+            let policies = checked.quota.map_or(0, |quota| quota.policies.len());
+            assert_eq!(checked.policy_lines.len(), policies, "{yaml}");
+            for fault in &checked.diagnostics {
+                assert!(fault.span.end as usize <= yaml.len(), "{yaml}");
+                assert_eq!(checked.text.clamp(fault.span), fault.span, "{yaml}");
+            }
+        }
+        for yaml in [FAULTS, SOUND] {
+            check_refusal(yaml);
+            let lines: Vec<&str> = yaml.split_inclusive('\n').collect();
+            for (index, line) in lines.iter().enumerate() {
+                let before = lines.get(..index).map(<[_]>::concat).unwrap_or_default();
+                let after = lines
+                    .get(index + 1..)
+                    .map(<[_]>::concat)
+                    .unwrap_or_default();
+                check_refusal(&format!("{before}{after}"));
+                let (key, value) = line.trim_end().split_once(':').unwrap_or((line, ""));
+                for other in [
+                    "", " ~", " {}", " []", " 0", " ''", " x", " &a x", " *a", " !t 1",
+                ] {
+                    check_refusal(&format!("{before}{key}:{other}\n{after}"));
+                }
+                check_refusal(&format!("{before}{key}x:{value}\n{after}"));
+                check_refusal(&format!("{before}{line}{line}{after}"));
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_of_a_file_is_found_in_one_run() {
         check(
-            yaml,
+            FAULTS,
             &[
                 ("Q0607", 4, 8),
                 ("Q0603", 5, 15),
@@ -454,7 +529,7 @@ policies:
                 ("Q0301", 14, 9),
                 ("Q0304", 15, 21),
                 ("Q0401", 16, 13),
-                ("Q0406", 19, 19),
+                ("Q0406", 19, 20),
                 ("Q0403", 20, 18),
                 ("Q0405", 21, 19),
                 ("Q0503", 22, 21),
@@ -462,7 +537,7 @@ policies:
                 ("Q0506", 23, 25),
                 ("Q0505", 23, 56),
                 ("Q0302", 24, 9),
-                ("Q0404", 27, 20),
+                ("Q0404", 27, 18),
                 ("Q0501", 28, 37),
                 ("Q0303", 33, 3),
             ],
@@ -475,7 +550,7 @@ policies:
             "policies:\n\
              - {name: a, selector: {route: true}, burst: &w {requests: 0, window_secs: 1}}\n\
              - {name: b, selector: {route: true}, burst: *w}\n",
-            &[("Q0503", 2, 58)],
+            &[("Q0503", 2, 59)],
         );
     }
 

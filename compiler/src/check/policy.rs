@@ -375,7 +375,7 @@ mod tests {
             &[("Q0304", 2, 31), ("Q0304", 3, 31)],
         );
         let zero = "selector: {route: true}, burst: {requests: 0, window_secs: 1}";
-        check(&two(zero, zero), &[("Q0503", 2, 57), ("Q0503", 3, 57)]);
+        check(&two(zero, zero), &[("Q0503", 2, 56), ("Q0503", 3, 56)]);
     }
 
     #[test]

@@ -407,7 +407,7 @@ mod tests {
         );
         let three =
             policy("{tenant: {key: query:a}, token: {key: query:A}, client: {key: query:a}}");
-        check(&three, &[("Q0404", 4, 50), ("Q0404", 4, 74)]);
+        check(&three, &[("Q0404", 4, 51), ("Q0404", 4, 75)]);
         check(
             &policy("{tenant: {key: query:a}, token: {key: cookie:a}}"),
             &[],

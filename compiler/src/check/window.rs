@@ -303,7 +303,7 @@ mod tests {
         check(&secs(3_153_600_001, 60), &[("Q0505", 4, 37)]);
         check(
             &policy(
-                "  burst: {requests: 1, window_secs: 60}\n  sustained: {requests: 1, window_secs: x}\n",
+                "  burst: {requests: 1, window_secs: 60}\n  sustained: {requests: 1, window_secs: -1}\n",
             ),
             &[("Q0206", 5, 41)],
         );
