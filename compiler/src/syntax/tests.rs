@@ -203,7 +203,7 @@ fn numbers_that_are_none_say_why() {
     check_requests("[5]", "Q0203 this must be a whole number, not a list | ");
     check_requests("{}", "Q0203 this must be a whole number, not a mapping | ");
     check_requests(
-        "${LIMIT}",
+        "'${LIMIT}'",
         "Q0207 `${LIMIT}` is not expanded | policy files are read as they are; fill in values before the file is read",
     );
 }
@@ -238,6 +238,11 @@ fn variables_are_the_only_fault_where_they_stand() {
             &format!("Q0207 backend.password <'${{P}}'> `${{…}}` {expanded}"),
             &format!("Q0207 policies <${{P}}> `${{P}}` {expanded}"),
         ],
+    );
+    // Among flow lists and mappings the scanner stops at the brace.
+    check(
+        "policies: [{name: a, burst: {requests: ${LIMIT}, window_secs: 1}}]\n",
+        &[&format!("Q0207  <${{LIMIT}}> `${{LIMIT}}` {expanded}")],
     );
     check("policies: [{name: '$x {y}'}]\n", &[]);
 }
@@ -442,8 +447,8 @@ fn what_stands_before_and_beside_broken_yaml_is_checked_too() {
     assert_eq!(
         fields,
         [
-            ("Q0204", "policies[0].burst.window_secs"),
             ("Q0204", "policies[0].name"),
+            ("Q0204", "policies[0].burst.window_secs"),
             ("Q0104", "")
         ]
     );
