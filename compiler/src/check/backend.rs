@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{Field, Findings, listed, quoted, redis_url};
+use super::{Field, Findings, fault_of, listed, quoted, redis_url};
 use crate::backend_kind::{BackendKind, BackendKinds, KnownKinds, OptionFault, Unresolved};
 use crate::codes::{self, Code};
 use crate::diagnostic::Diagnostic;
@@ -269,7 +269,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                     Some(plugin) => (plugin, "plugin"),
                     None => (given, "kind"),
                 };
-                let fault = self.findings.fault(
+                let fault = fault_of(
                     &codes::PLUGIN_REFUSED,
                     &self.field.field(field),
                     place,
@@ -284,7 +284,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 Kind::of_contract(name, given.span)
             }
             Err(Unresolved::NotAsked) => {
-                let note = self.findings.fault(
+                let note = fault_of(
                     &codes::OPTIONS_UNCHECKED,
                     &self.field.field("kind"),
                     given,
@@ -306,7 +306,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
     }
 
     fn report_unknown_kind(&mut self, given: &Spanned<String>, help: String) {
-        let fault = self.findings.fault(
+        let fault = fault_of(
             &codes::UNKNOWN_BACKEND_KIND,
             &self.field.field("kind"),
             given,
@@ -348,7 +348,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 quoted(plugin)
             )
         };
-        let fault = self.findings.fault(
+        let fault = fault_of(
             &codes::INVALID_PLUGIN,
             &self.field.field("plugin"),
             given,
@@ -370,7 +370,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
         let digits = given.value.trim();
         let sha256 = sha256(digits);
         if sha256.is_none() {
-            let fault = self.findings.fault(
+            let fault = fault_of(
                 &codes::INVALID_PLUGIN_SHA256,
                 &self.field.field("plugin_sha256"),
                 given,
@@ -542,14 +542,10 @@ impl<'a> BackendChecker<'a, '_, '_> {
         let url = given.value.trim();
         let field = self.field.field(URL);
         let fault = if url.is_empty() {
-            let fault =
-                self.findings
-                    .fault(&codes::BLANK_URL, &field, given, "backend URL is blank");
+            let fault = fault_of(&codes::BLANK_URL, &field, given, "backend URL is blank");
             fault.with_help("give the server's URL, such as `redis://localhost:6379/0`")
         } else if let Some(message) = redis_url::fault(url) {
-            let fault = self
-                .findings
-                .fault(&codes::INVALID_URL, &field, given, message);
+            let fault = fault_of(&codes::INVALID_URL, &field, given, message);
             fault.with_help(
                 "write `redis://host:port/db`, `rediss://host:port/db` for TLS or `redis+unix:///path?db=0`; \
                  percent-encode `@`, `:`, `/`, `?` and `#` in a user name or password",
@@ -833,7 +829,7 @@ fn check_prefix(
     };
     let prefix = given.value.trim();
     if prefix.is_empty() {
-        let fault = findings.fault(
+        let fault = fault_of(
             code,
             &object.field("key_prefix"),
             given,
@@ -864,7 +860,7 @@ fn check_positive(
     };
     let number = NonZeroU64::new(given.value);
     if number.is_none() {
-        let fault = findings.fault(code, field, given, message);
+        let fault = fault_of(code, field, given, message);
         findings.report(fault.with_help(help));
     }
     number

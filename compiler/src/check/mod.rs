@@ -13,6 +13,7 @@ use std::hash::Hash;
 use std::ops::Range;
 
 use crate::backend_kind::BackendKinds;
+use crate::codes::Code;
 use crate::diagnostic::{self, Diagnostic};
 use crate::ir::Quota;
 use crate::span::{PolicyText, Span};
@@ -74,14 +75,13 @@ fn enabled_without_policy(raw: &RawQuota, root: &Field<'_>, findings: &mut Findi
     let Some(enabled) = raw.enabled.value() else {
         return;
     };
-    let mut fault = findings
-        .fault(
-            &codes::ENABLED_WITHOUT_POLICY,
-            &root.field("enabled"),
-            enabled,
-            "quota is enabled without a policy",
-        )
-        .with_help("add a policy under `policies`, or set `enabled: false`");
+    let mut fault = fault_of(
+        &codes::ENABLED_WITHOUT_POLICY,
+        &root.field("enabled"),
+        enabled,
+        "quota is enabled without a policy",
+    )
+    .with_help("add a policy under `policies`, or set `enabled: false`");
     if let Some(policies) = raw.policies.value() {
         fault = fault.with_related(
             findings.first_line(policies.span),
@@ -179,25 +179,6 @@ impl Findings<'_> {
         self.list.push(fault);
     }
 
-    /// A fault of `value` as a whole; a value used through an alias is also shown where it is defined.
-    #[expect(
-        clippy::unused_self,
-        reason = "reads as the other makers of faults, which need the text"
-    )]
-    fn fault<T>(
-        &self,
-        code: &'static codes::Code,
-        field: &Field<'_>,
-        value: &Spanned<T>,
-        message: impl Into<String>,
-    ) -> Diagnostic {
-        let fault = Diagnostic::new(code, field.to_string(), value.span, message);
-        match value.defined {
-            Some(defined) => fault.with_related(defined, "defined here"),
-            None => fault,
-        }
-    }
-
     /// The first line of `span`, without the white space at its end: a mapping is pointed at by its beginning.
     fn first_line(&self, span: Span) -> Span {
         let line = self.text.slice(span).split(['\n', '\r']).next();
@@ -241,6 +222,20 @@ impl Findings<'_> {
         list.retain(|fault| seen.insert((fault.code.id, fault.span, fault.message.clone())));
         diagnostic::sort(&mut list);
         list
+    }
+}
+
+/// A fault of `value` as a whole; a value used through an alias is also shown where it is defined.
+fn fault_of<T>(
+    code: &'static Code,
+    field: &Field<'_>,
+    value: &Spanned<T>,
+    message: impl Into<String>,
+) -> Diagnostic {
+    let fault = Diagnostic::new(code, field.to_string(), value.span, message);
+    match value.defined {
+        Some(defined) => fault.with_related(defined, "defined here"),
+        None => fault,
     }
 }
 

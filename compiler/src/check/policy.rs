@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::backend::Ceiling;
-use super::{Field, Findings, quoted, repeats, selector, window};
+use super::{Field, Findings, fault_of, quoted, repeats, selector, window};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Policy, Routes, Selector, Windows};
@@ -122,7 +122,7 @@ fn check_name<'a>(
     let given = policy.name.value()?;
     let name = given.value.trim();
     if name.is_empty() {
-        let fault = findings.fault(
+        let fault = fault_of(
             &codes::BLANK_POLICY_NAME,
             &field.field("name"),
             given,
@@ -156,7 +156,7 @@ fn check_routes(
             }
             None => routes = None,
             Some((entry, _)) => {
-                let fault = findings.fault(
+                let fault = fault_of(
                     &codes::BLANK_ROUTE,
                     &field.item(index),
                     entry,
@@ -189,7 +189,7 @@ fn report_repeated_names(
             continue;
         };
         let policy_field = list.item(index);
-        let mut fault = findings.fault(
+        let mut fault = fault_of(
             &codes::DUPLICATE_POLICY_NAME,
             &policy_field.field("name"),
             given,

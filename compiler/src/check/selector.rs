@@ -1,6 +1,6 @@
 //! Selectors: at least one dimension, each source legal for its dimension, no source in two dimensions.
 
-use super::{Field, Findings, listed, quoted};
+use super::{Field, Findings, fault_of, listed, quoted};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::ir::Selector;
@@ -112,7 +112,7 @@ fn check_source<'a>(
             listed(legal_elsewhere),
             sources_for(dimension)
         );
-        let mut fault = findings.fault(
+        let mut fault = fault_of(
             &codes::SOURCE_NOT_FOR_DIMENSION,
             &field,
             given,
@@ -176,7 +176,7 @@ fn report_fault(
             "a cookie name is made of letters, digits and `!#$%&'*+-.^_|~` (RFC 6265)".to_owned(),
         ),
     };
-    let mut diagnostic = findings.fault(code, field, given, message);
+    let mut diagnostic = fault_of(code, field, given, message);
     diagnostic.span = findings.part(given, &fault.range);
     findings.report(diagnostic.with_help(help));
 }
@@ -243,7 +243,7 @@ fn report_reuse(
             continue;
         };
         let field = selector.field(dimension.as_str());
-        let mut fault = findings.fault(
+        let mut fault = fault_of(
             &codes::SOURCE_REUSED,
             &field.field("key"),
             given,

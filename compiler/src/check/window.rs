@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::backend::Ceiling;
-use super::{Field, Findings};
+use super::{Field, Findings, fault_of};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{MAX_WINDOW_SECS, Window, Windows};
@@ -98,7 +98,7 @@ fn check_requests(
 ) -> Option<NonZeroU64> {
     let field = window.field("requests");
     let Some(requests) = NonZeroU64::new(given.value) else {
-        let fault = findings.fault(
+        let fault = fault_of(
             &codes::ZERO_REQUESTS,
             &field,
             given,
@@ -111,24 +111,23 @@ fn check_requests(
     let Some(ceiling) = ceiling else {
         return Some(requests);
     };
-    let fault = findings
-        .fault(
-            &codes::LIMIT_BEYOND_BACKEND,
-            &field,
-            given,
-            format!(
-                "limit of {requests} requests is more than backend `{}` can count",
-                ceiling.kind
-            ),
-        )
-        .with_related(
-            ceiling.place,
-            format!(
-                "backend `{}` counts to {}",
-                ceiling.kind, ceiling.max_requests
-            ),
-        )
-        .with_help(format!("give a limit of at most {}", ceiling.max_requests));
+    let fault = fault_of(
+        &codes::LIMIT_BEYOND_BACKEND,
+        &field,
+        given,
+        format!(
+            "limit of {requests} requests is more than backend `{}` can count",
+            ceiling.kind
+        ),
+    )
+    .with_related(
+        ceiling.place,
+        format!(
+            "backend `{}` counts to {}",
+            ceiling.kind, ceiling.max_requests
+        ),
+    )
+    .with_help(format!("give a limit of at most {}", ceiling.max_requests));
     findings.report(fault);
     None
 }
@@ -140,22 +139,21 @@ fn check_length<'a>(
 ) -> Option<Length<'a>> {
     let field = window.field("window_secs");
     if given.value > u64::from(MAX_WINDOW_SECS) {
-        let fault = findings
-            .fault(
-                &codes::WINDOW_TOO_LONG,
-                &field,
-                given,
-                format!("window of {} s is longer than 100 years", given.value),
-            )
-            .with_help(format!(
-                "give a length of at most {MAX_WINDOW_SECS} seconds"
-            ));
+        let fault = fault_of(
+            &codes::WINDOW_TOO_LONG,
+            &field,
+            given,
+            format!("window of {} s is longer than 100 years", given.value),
+        )
+        .with_help(format!(
+            "give a length of at most {MAX_WINDOW_SECS} seconds"
+        ));
         findings.report(fault);
         return None;
     }
     let secs = u32::try_from(given.value).ok().and_then(NonZeroU32::new);
     if secs.is_none() {
-        let fault = findings.fault(
+        let fault = fault_of(
             &codes::ZERO_WINDOW,
             &field,
             given,
@@ -174,7 +172,7 @@ fn burst_not_shorter(
     findings: &mut Findings<'_>,
 ) {
     let window = policy.field(WindowKind::Burst.as_str());
-    let mut fault = findings.fault(
+    let mut fault = fault_of(
         &codes::BURST_NOT_SHORTER,
         &window.field("window_secs"),
         burst.given,
