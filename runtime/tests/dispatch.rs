@@ -50,8 +50,8 @@ fn text(script: &Script, backend: &str, head: &str, policies: &str) -> String {
 
 fn open(text: &str) -> Quota {
     Quota::builder()
-        .register(support::plugin())
-        .register(support::single())
+        .register(&support::TOGETHER)
+        .register(&support::SINGLE)
         .clock(Arc::new(ManualClock::new(NOW)))
         .ready_within(Duration::ZERO)
         .open_text("policies.yaml", text.as_bytes())

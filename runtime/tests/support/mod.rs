@@ -1,12 +1,13 @@
 //! A remote backend that says what a test scripted, linked in through the plugin table as any other.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quota_plugin_abi::{QUOTA_CAP_NATIVE_BATCH, quota_plugin, quota_str};
 use quota_plugin_sdk::{
-    Backend, Capabilities, Context, Decision, Diagnostics, Failure, Health, HealthState, Item,
+    Backend, Capabilities, Context, Decision, Diagnostics, Exported, Failure, Health, HealthState,
+    Item,
 };
 
 /// Far longer than anything that is waited for takes.
@@ -223,22 +224,13 @@ impl Drop for Scripted {
 }
 
 /// The backend, of kind `scripted`: the checks of one request travel together.
-pub fn plugin() -> &'static quota_plugin {
-    static TABLE: LazyLock<quota_plugin> = LazyLock::new(|| {
-        let table = quota_plugin_sdk::table::<Scripted>();
-        quota_plugin {
-            capabilities: table.capabilities | QUOTA_CAP_NATIVE_BATCH,
-            ..*table
-        }
-    });
-    &TABLE
-}
+pub static TOGETHER: quota_plugin = quota_plugin {
+    capabilities: Exported::<Scripted>::TABLE.capabilities | QUOTA_CAP_NATIVE_BATCH,
+    ..Exported::<Scripted>::TABLE
+};
 
 /// The same, of kind `scripted_single`: each check travels alone.
-pub fn single() -> &'static quota_plugin {
-    static TABLE: LazyLock<quota_plugin> = LazyLock::new(|| quota_plugin {
-        kind: quota_str::new("scripted_single"),
-        ..*quota_plugin_sdk::table::<Scripted>()
-    });
-    &TABLE
-}
+pub static SINGLE: quota_plugin = quota_plugin {
+    kind: quota_str::new("scripted_single"),
+    ..Exported::<Scripted>::TABLE
+};
