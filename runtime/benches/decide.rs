@@ -41,6 +41,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Nanoseconds per decision, keys drawn uniformly.
+#[expect(clippy::expect_used, reason = "without its policies there is no bench")]
 fn round(population: usize, decisions: usize) -> f64 {
     let quota = Quota::builder()
         .open_text("bench.yaml", POLICIES.as_bytes())

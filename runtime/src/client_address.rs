@@ -222,7 +222,7 @@ mod tests {
         ClientAddress::Known(ip(text))
     }
 
-    /// Peer 10.0.0.1, trusting 10.0.0.0/8 and 2001:db8:ffff::/48.
+    /// Peer 10.0.0.1, trusting `10.0.0.0/8` and `2001:db8:ffff::/48`.
     #[track_caller]
     fn check(lines: &[&str], expected: &ClientAddress) {
         let proxies = TrustedProxies::parse(&["10.0.0.0/8", "2001:db8:ffff::/48"]).unwrap();

@@ -1,6 +1,10 @@
 //! Decisions over a remote backend: batches, failures, fallback, deadlines, places, health and metrics.
 //!
 //! The backend is linked in and says what each test scripted; a key prefix of its own gives each test a script of its own.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as expected"
+)]
 
 mod support;
 

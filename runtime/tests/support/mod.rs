@@ -15,7 +15,7 @@ const SURELY: Duration = Duration::from_secs(20);
 
 /// What the backend does with one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Say {
+pub(crate) enum Say {
     /// Charges it: the first of its window.
     Allow,
     /// The burst window is exhausted.
@@ -61,14 +61,14 @@ static SCRIPTS: Mutex<BTreeMap<String, Arc<Shared>>> = Mutex::new(BTreeMap::new(
 
 /// What the instances with one key prefix are told to say, and what happened to them.
 #[derive(Debug)]
-pub struct Script {
+pub(crate) struct Script {
     prefix: &'static str,
     shared: Arc<Shared>,
 }
 
 impl Script {
     /// The script of instances with this key prefix, which no other test uses. They allow where nothing else is said.
-    pub fn new(prefix: &'static str) -> Self {
+    pub(crate) fn new(prefix: &'static str) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 next: VecDeque::new(),
@@ -84,56 +84,56 @@ impl Script {
         });
         let former = SCRIPTS
             .lock()
-            .unwrap()
+            .unwrap_or_else(PoisonError::into_inner)
             .insert(prefix.to_owned(), Arc::clone(&shared));
         assert!(former.is_none(), "two tests use the prefix {prefix}");
         Self { prefix, shared }
     }
 
     /// The key prefix.
-    pub fn prefix(&self) -> &'static str {
+    pub(crate) fn prefix(&self) -> &'static str {
         self.prefix
     }
 
     /// What to say of the next checks.
-    pub fn say(&self, next: impl IntoIterator<Item = Say>) {
+    pub(crate) fn say(&self, next: impl IntoIterator<Item = Say>) {
         self.shared.lock().next.extend(next);
     }
 
     /// What to say where nothing else is said.
-    pub fn always(&self, say: Say) {
+    pub(crate) fn always(&self, say: Say) {
         self.shared.lock().always = say;
     }
 
     /// Lets every silent check go on, those to come included.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.shared.lock().released = true;
         self.shared.changed.notify_all();
     }
 
     /// Says of its health that it is not available.
-    pub fn set_unavailable(&self) {
+    pub(crate) fn set_unavailable(&self) {
         self.shared.lock().available = HealthState::Unavailable;
     }
 
     /// Checks that reached an instance.
-    pub fn decided(&self) -> usize {
+    pub(crate) fn decided(&self) -> usize {
         self.shared.lock().decided
     }
 
     /// Checks that are silent now.
-    pub fn silent(&self) -> usize {
+    pub(crate) fn silent(&self) -> usize {
         self.shared.lock().silent
     }
 
     /// Living instances.
-    pub fn instances(&self) -> usize {
+    pub(crate) fn instances(&self) -> usize {
         self.shared.lock().instances
     }
 
     /// Waits until `condition` holds.
     #[track_caller]
-    pub fn until(&self, condition: impl Fn() -> bool) {
+    pub(crate) fn until(&self, condition: impl Fn() -> bool) {
         let since = Instant::now();
         while !condition() {
             assert!(since.elapsed() < SURELY, "it never came true");
@@ -224,13 +224,13 @@ impl Drop for Scripted {
 }
 
 /// The backend, of kind `scripted`: the checks of one request travel together.
-pub static TOGETHER: quota_plugin = quota_plugin {
+pub(crate) static TOGETHER: quota_plugin = quota_plugin {
     capabilities: Exported::<Scripted>::TABLE.capabilities | QUOTA_CAP_NATIVE_BATCH,
     ..Exported::<Scripted>::TABLE
 };
 
 /// The same, of kind `scripted_single`: each check travels alone.
-pub static SINGLE: quota_plugin = quota_plugin {
+pub(crate) static SINGLE: quota_plugin = quota_plugin {
     kind: quota_str::new("scripted_single"),
     ..Exported::<Scripted>::TABLE
 };
