@@ -110,14 +110,17 @@ impl PolicyText {
     /// that offsets stay the same.
     #[must_use]
     pub fn shown(&self) -> String {
+        let mut secrets = self.secrets.clone();
+        secrets.sort_unstable();
+        let mut secrets = secrets.into_iter().peekable();
+        // The furthest end of the secrets that begin at or before the character.
+        let mut hidden_until = 0;
         let mut shown = String::with_capacity(self.text.len());
         for (offset, character) in self.text.char_indices() {
-            let secret = character != '\n'
-                && character != '\r'
-                && self
-                    .secrets
-                    .iter()
-                    .any(|span| span.range().contains(&offset));
+            while let Some(secret) = secrets.next_if(|secret| secret.start as usize <= offset) {
+                hidden_until = hidden_until.max(secret.end as usize);
+            }
+            let secret = character != '\n' && character != '\r' && offset < hidden_until;
             if secret {
                 shown.extend(std::iter::repeat_n('*', character.len_utf8()));
             } else {
@@ -151,7 +154,11 @@ impl PolicyText {
     pub fn place(&self, offset: u32) -> Place {
         let offset = self.clamp(Span::at(offset)).start;
         let line = self.line(offset);
-        let start = self.line_starts.get(line as usize - 1).copied().unwrap_or(0);
+        let start = self
+            .line_starts
+            .get(line as usize - 1)
+            .copied()
+            .unwrap_or(0);
         let column = self
             .text
             .get(start as usize..offset as usize)

@@ -1,4 +1,4 @@
-//! Tree → raw quota object. Driven by tables of fields, never stops, and reads scalars as `scalar` says serde_yaml does.
+//! Tree → raw quota object. Driven by tables of fields, never stops, and reads scalars as `scalar` says `serde_yaml` does.
 //!
 //! A required field that is missing is reported here, but for `backend.kind` and `backend.url`: which fields a backend needs
 //! is a matter of its kind, and has codes of its own.
@@ -22,7 +22,7 @@ use crate::settings::url_without_credentials;
 use crate::span::{PolicyText, Span};
 use crate::terms::{Enforcement, FailurePolicy};
 
-/// How many aliases serde_yaml follows at most, for each event of the document.
+/// How many aliases `serde_yaml` follows at most, for each event of the document.
 const ALIASES_PER_EVENT: usize = 100;
 
 /// Where a quota object stands.
@@ -326,16 +326,17 @@ impl<'a> Decoder<'a> {
     /// An object with the fields of a table.
     fn object<T: Default>(&mut self, found: Found<'_>, fields: &'static [Field<T>]) -> Option<T> {
         self.object_with(found, fields, |d, _, name, key, _| {
-            d.unknown_field(name, key, fields);
+            d.unknown_field(name, key, fields)
         })
     }
 
-    /// An object with the fields of a table; `other` is handed every field that is not in it.
+    /// An object with the fields of a table; `other` is handed every field that is not in it, and says which one it has
+    /// reported it to be meant as.
     fn object_with<T: Default>(
         &mut self,
         found: Found<'_>,
         fields: &'static [Field<T>],
-        mut other: impl FnMut(&mut Self, &mut T, &str, Found<'a>, Edge),
+        mut other: impl FnMut(&mut Self, &mut T, &str, Found<'a>, Edge) -> Option<&'static str>,
     ) -> Option<T> {
         let pairs = self.pairs(found)?;
         let mut object = T::default();
@@ -365,8 +366,7 @@ impl<'a> Decoder<'a> {
                     self.follow_field(key.span, *value, &mut object, field);
                 }
             } else {
-                meant.extend(nearest(name, names(fields)));
-                other(self, &mut object, name, key, *value);
+                meant.extend(other(self, &mut object, name, key, *value));
             }
             self.path.pop();
         }
@@ -397,7 +397,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The pairs of a mapping, one level deeper. Nothing at all is an empty mapping, as serde_yaml has it.
+    /// The pairs of a mapping, one level deeper. Nothing at all is an empty mapping, as `serde_yaml` has it.
     fn pairs(&mut self, found: Found<'_>) -> Option<&'a [(Edge, Edge)]> {
         let tree = self.tree;
         let pairs: &[(Edge, Edge)] = match &tree.node(found.id).kind {
@@ -459,7 +459,13 @@ impl<'a> Decoder<'a> {
         .help("keep one of them");
     }
 
-    fn unknown_field<T>(&mut self, name: &str, key: Found<'_>, fields: &'static [Field<T>]) {
+    /// Reports a field that is not in the table, and says which one it was meant to be.
+    fn unknown_field<T>(
+        &mut self,
+        name: &str,
+        key: Found<'_>,
+        fields: &'static [Field<T>],
+    ) -> Option<&'static str> {
         let meant = nearest(name, names(fields));
         let message = format!("there is no field {} here", quote(name));
         let help = match meant {
@@ -467,6 +473,7 @@ impl<'a> Decoder<'a> {
             None => format!("the fields are {}", listed(names(fields))),
         };
         self.report(&codes::UNKNOWN_FIELD, key, message).help(help);
+        meant
     }
 
     fn missing(&mut self, found: Found<'_>, name: &'static str) {
@@ -612,7 +619,7 @@ impl<'a> Decoder<'a> {
             |d, backend: &mut RawBackend, name, key, value| {
                 if let Some(first) = seen.get(name) {
                     d.duplicate(name, key, *first);
-                    return;
+                    return None;
                 }
                 seen.insert(name.to_owned(), key.span);
                 let mut places = Vec::new();
@@ -632,6 +639,8 @@ impl<'a> Decoder<'a> {
                 backend
                     .other
                     .extend(option.map(|option| RawOption { places, ..option }));
+                // Whether it is an option of the plugin's or a slip is for the checks to say.
+                None
             },
         )
     }

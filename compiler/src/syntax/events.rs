@@ -1,7 +1,7 @@
-//! Byte-marked events of `unsafe-libyaml`, the scanner inside serde_yaml: the only `unsafe` of the compiler.
+//! Byte-marked events of `unsafe-libyaml`, the scanner inside `serde_yaml`: the only `unsafe` of the compiler.
 //!
-//! serde_yaml tells no places; the same scanner does, and it splits a text into the same nodes by construction. The version
-//! is pinned in the workspace to the one serde_yaml resolves to.
+//! `serde_yaml` tells no places; the same scanner does, and it splits a text into the same nodes by construction. The version
+//! is pinned in the workspace to the one `serde_yaml` resolves to.
 #![expect(
     unsafe_code,
     reason = "the scanner serde_yaml is built on has a C-like interface, fenced by this file"
@@ -12,18 +12,16 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use unsafe_libyaml as sys;
-
 use crate::span::Span;
 
-/// The deepest nesting of lists and mappings, that of serde_yaml's typed reader.
+/// The deepest nesting of lists and mappings, that of `serde_yaml`'s typed reader.
 pub(super) const MAX_DEPTH: usize = 128;
 
 /// One event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) kind: EventKind,
-    /// Anchor and tag included, as the scanner marks it, in bytes of the text. The scanner is told the encoding, as serde_yaml
+    /// Anchor and tag included, as the scanner marks it, in bytes of the text. The scanner is told the encoding, as `serde_yaml`
     /// tells it, so that a byte order mark counts like any character, in bytes and in columns.
     pub(super) span: Span,
 }
@@ -164,23 +162,32 @@ enum Parsed {
 /// outlives it. The parser points into itself, so it stays behind the raw pointer it was initialized through.
 #[derive(Debug)]
 struct Parser<'text> {
-    raw: NonNull<sys::yaml_parser_t>,
+    raw: NonNull<unsafe_libyaml::yaml_parser_t>,
     text: PhantomData<&'text str>,
 }
 
 impl<'text> Parser<'text> {
     fn new(text: &'text str) -> Self {
-        let memory = Box::leak(Box::<sys::yaml_parser_t>::new_uninit());
-        let raw = NonNull::from(memory).cast::<sys::yaml_parser_t>();
+        let memory = Box::leak(Box::<unsafe_libyaml::yaml_parser_t>::new_uninit());
+        let raw = NonNull::from(memory).cast::<unsafe_libyaml::yaml_parser_t>();
         // SAFETY: `raw` points to memory of the size and alignment of a parser that nothing else refers to. It cannot fail:
         // the library allocates with Rust's allocator, which ends the process when there is no memory left.
-        let initialized = unsafe { sys::yaml_parser_initialize(raw.as_ptr()) };
+        let initialized = unsafe { unsafe_libyaml::yaml_parser_initialize(raw.as_ptr()) };
         debug_assert!(initialized.ok, "only a failed allocation could fail");
         // SAFETY: `raw` was initialized above, and no input or encoding has been set yet.
-        unsafe { sys::yaml_parser_set_encoding(raw.as_ptr(), sys::YAML_UTF8_ENCODING) };
+        unsafe {
+            unsafe_libyaml::yaml_parser_set_encoding(
+                raw.as_ptr(),
+                unsafe_libyaml::YAML_UTF8_ENCODING,
+            )
+        };
         // SAFETY: as above; pointer and length are those of `text`, which `'text` keeps alive longer than the parser.
         unsafe {
-            sys::yaml_parser_set_input_string(raw.as_ptr(), text.as_ptr(), text.len() as u64);
+            unsafe_libyaml::yaml_parser_set_input_string(
+                raw.as_ptr(),
+                text.as_ptr(),
+                text.len() as u64,
+            );
         };
         Self {
             raw,
@@ -189,10 +196,11 @@ impl<'text> Parser<'text> {
     }
 
     fn next(&mut self) -> Result<Parsed, Failure> {
-        let mut event = MaybeUninit::<sys::yaml_event_t>::uninit();
+        let mut event = MaybeUninit::<unsafe_libyaml::yaml_event_t>::uninit();
         // SAFETY: the parser is initialized (invariant) and has not failed before (`Events` ends at a failure); `event` is
         // memory for one event, which the call clears before anything else.
-        let parsed = unsafe { sys::yaml_parser_parse(self.raw.as_ptr(), event.as_mut_ptr()) };
+        let parsed =
+            unsafe { unsafe_libyaml::yaml_parser_parse(self.raw.as_ptr(), event.as_mut_ptr()) };
         if !parsed.ok {
             return Err(self.failure());
         }
@@ -206,7 +214,7 @@ impl<'text> Parser<'text> {
         // SAFETY: the parser is initialized (invariant), and nothing changes it while this reference lives.
         let parser = unsafe { self.raw.as_ref() };
         let problem = static_text(parser.problem).unwrap_or_else(|| "not YAML".to_owned());
-        if parser.error == sys::YAML_READER_ERROR {
+        if parser.error == unsafe_libyaml::YAML_READER_ERROR {
             return Failure::Syntax {
                 problem,
                 at: narrow(parser.problem_offset),
@@ -224,37 +232,43 @@ impl<'text> Parser<'text> {
 impl Drop for Parser<'_> {
     fn drop(&mut self) {
         // SAFETY: the parser is initialized (invariant) and is not used again.
-        unsafe { sys::yaml_parser_delete(self.raw.as_ptr()) };
-        let memory = self.raw.cast::<MaybeUninit<sys::yaml_parser_t>>();
+        unsafe { unsafe_libyaml::yaml_parser_delete(self.raw.as_ptr()) };
+        let memory = self
+            .raw
+            .cast::<MaybeUninit<unsafe_libyaml::yaml_parser_t>>();
         // SAFETY: the memory was leaked from a `Box` of this very type (invariant), and nothing refers to it any more.
         drop(unsafe { Box::from_raw(memory.as_ptr()) });
     }
 }
 
 /// An event the library has filled, freed when dropped.
-struct OwnedEvent(sys::yaml_event_t);
+struct OwnedEvent(unsafe_libyaml::yaml_event_t);
 
 impl Drop for OwnedEvent {
     fn drop(&mut self) {
         // SAFETY: the event was filled by the library, and is freed once, here.
-        unsafe { sys::yaml_event_delete(&raw mut self.0) };
+        unsafe { unsafe_libyaml::yaml_event_delete(&raw mut self.0) };
     }
 }
 
 /// What the library says, in our words.
-fn convert(event: &sys::yaml_event_t) -> Parsed {
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the library's enums are open; a scalar of an unknown style is not plain, an unknown event says nothing"
+)]
+fn convert(event: &unsafe_libyaml::yaml_event_t) -> Parsed {
     let kind = match event.type_ {
-        sys::YAML_STREAM_END_EVENT => return Parsed::StreamEnd,
-        sys::YAML_DOCUMENT_START_EVENT => EventKind::DocumentStart,
-        sys::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd,
-        sys::YAML_ALIAS_EVENT => {
+        unsafe_libyaml::YAML_STREAM_END_EVENT => return Parsed::StreamEnd,
+        unsafe_libyaml::YAML_DOCUMENT_START_EVENT => EventKind::DocumentStart,
+        unsafe_libyaml::YAML_DOCUMENT_END_EVENT => EventKind::DocumentEnd,
+        unsafe_libyaml::YAML_ALIAS_EVENT => {
             // SAFETY: `alias` is the live field of the union in an alias event.
             let alias = unsafe { event.data.alias };
             EventKind::Alias {
                 anchor: c_bytes(alias.anchor).unwrap_or_default(),
             }
         }
-        sys::YAML_SCALAR_EVENT => {
+        unsafe_libyaml::YAML_SCALAR_EVENT => {
             // SAFETY: `scalar` is the live field of the union in a scalar event.
             let scalar = unsafe { event.data.scalar };
             EventKind::Scalar {
@@ -264,13 +278,13 @@ fn convert(event: &sys::yaml_event_t) -> Parsed {
                 },
                 value: sized_text(scalar.value, scalar.length),
                 style: match scalar.style {
-                    sys::YAML_PLAIN_SCALAR_STYLE => Style::Plain,
-                    sys::YAML_LITERAL_SCALAR_STYLE => Style::Literal,
+                    unsafe_libyaml::YAML_PLAIN_SCALAR_STYLE => Style::Plain,
+                    unsafe_libyaml::YAML_LITERAL_SCALAR_STYLE => Style::Literal,
                     _ => Style::Other,
                 },
             }
         }
-        sys::YAML_SEQUENCE_START_EVENT => {
+        unsafe_libyaml::YAML_SEQUENCE_START_EVENT => {
             // SAFETY: `sequence_start` is the live field of the union in such an event.
             let start = unsafe { event.data.sequence_start };
             EventKind::SequenceStart {
@@ -278,11 +292,11 @@ fn convert(event: &sys::yaml_event_t) -> Parsed {
                     anchor: c_bytes(start.anchor),
                     tag: c_bytes(start.tag),
                 },
-                flow: start.style == sys::YAML_FLOW_SEQUENCE_STYLE,
+                flow: start.style == unsafe_libyaml::YAML_FLOW_SEQUENCE_STYLE,
             }
         }
-        sys::YAML_SEQUENCE_END_EVENT => EventKind::SequenceEnd,
-        sys::YAML_MAPPING_START_EVENT => {
+        unsafe_libyaml::YAML_SEQUENCE_END_EVENT => EventKind::SequenceEnd,
+        unsafe_libyaml::YAML_MAPPING_START_EVENT => {
             // SAFETY: `mapping_start` is the live field of the union in such an event.
             let start = unsafe { event.data.mapping_start };
             EventKind::MappingStart {
@@ -290,10 +304,10 @@ fn convert(event: &sys::yaml_event_t) -> Parsed {
                     anchor: c_bytes(start.anchor),
                     tag: c_bytes(start.tag),
                 },
-                flow: start.style == sys::YAML_FLOW_MAPPING_STYLE,
+                flow: start.style == unsafe_libyaml::YAML_FLOW_MAPPING_STYLE,
             }
         }
-        sys::YAML_MAPPING_END_EVENT => EventKind::MappingEnd,
+        unsafe_libyaml::YAML_MAPPING_END_EVENT => EventKind::MappingEnd,
         // The stream's start, and the empty event a parser gives after its end, which is not asked for.
         _ => return Parsed::StreamStart,
     };
@@ -364,11 +378,11 @@ mod tests {
         assert_eq!(failure, None);
         let scalars: Vec<(&str, &str)> = events
             .iter()
-            .filter_map(|event| match &event.kind {
-                EventKind::Scalar { value, .. } => {
-                    Some((&**value, text.get(event.span.range()).expect("inside")))
-                }
-                _ => None,
+            .filter_map(|event| {
+                let EventKind::Scalar { value, .. } = &event.kind else {
+                    return None;
+                };
+                Some((&**value, text.get(event.span.range()).expect("inside")))
             })
             .collect();
         assert_eq!(scalars, expected);

@@ -3,10 +3,10 @@
 //! | module | step |
 //! | --- | --- |
 //! | `gate` | bytes → text: size, UTF-8, characters |
-//! | `events`, `yaml`, `broken` | text → tree with places, on the scanner inside serde_yaml |
+//! | `events`, `yaml`, `broken` | text → tree with places, on the scanner inside `serde_yaml` |
 //! | `document` | finds the quota object in the tree |
 //! | `decode`, `scalar` | tree → [`raw`], every fault of shape and type |
-//! | `serde_reader` | the same text through serde_yaml itself; both must agree |
+//! | `serde_reader` | the same text through `serde_yaml` itself; both must agree |
 //! | [`source_key`] | the grammar of sources, for the checks |
 //!
 //! Nothing but shape and type is judged. Where the two readers differ on purpose stands in [`STRICTER`].
@@ -95,9 +95,7 @@ fn read_text(read: &mut Read, limits: Limits) {
         &mut read.diagnostics,
     );
     if sound {
-        let shows_values = read.text.shown() == read.text.as_str();
-        let disagreement =
-            serde_reader::disagreement(read.text.as_str(), &raw, &read.diagnostics, shows_values);
+        let disagreement = serde_reader::disagreement(&read.text, &raw, &read.diagnostics);
         read.diagnostics.extend(disagreement);
     }
     read.raw = Some(raw);
@@ -118,7 +116,7 @@ fn unknown_anchors(tree: &yaml::Tree, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// serde_yaml counts a byte order mark as a column, so that the first field stands one to the right of the others.
+/// `serde_yaml` counts a byte order mark as a column, so that the first field stands one to the right of the others.
 fn explain_byte_order_mark(read: &mut Read) {
     if !read.text.as_str().starts_with('\u{feff}') {
         return;

@@ -61,13 +61,12 @@ pub fn nearest<'c>(
 ) -> Option<&'c str> {
     nearest_by_spelling(word, candidates.clone()).or_else(|| {
         let folded = fold(word);
-        let meant = SYNONYMS
-            .iter()
-            .filter(|(synonym, _)| *synonym == folded)
-            .map(|(_, meant)| *meant);
-        meant
-            .filter_map(|meant| candidates.clone().into_iter().find(|one| *one == meant))
-            .next()
+        let is_meant = |candidate: &&str| {
+            SYNONYMS
+                .iter()
+                .any(|(synonym, meant)| *synonym == folded && meant == candidate)
+        };
+        candidates.into_iter().find(is_meant)
     })
 }
 
@@ -82,10 +81,14 @@ pub fn nearest_by_spelling<'c>(
         return None;
     }
     let folded = fold(word);
+    let length = folded.chars().count();
+    let allowed = |candidate: &str| candidate.len().max(3) / 3;
     candidates
         .into_iter()
+        // The distance is never less than the difference of the lengths.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed(candidate))
         .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(3) / 3)
+        .filter(|(distance, candidate)| *distance <= allowed(candidate))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -111,6 +114,7 @@ mod tests {
         check("Window-Secs", Some("window_secs"));
         check("polcies", Some("policies"));
         check("nmae", Some("name"));
+        check("naïe", Some("name"));
         check("limit", Some("requests"));
         check("ip", Some("client_ip"));
         check("authorization", None);

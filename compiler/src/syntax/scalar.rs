@@ -1,4 +1,4 @@
-//! What scalars mean: the rules of serde_yaml 0.9's typed reader, function by function.
+//! What scalars mean: the rules of `serde_yaml` 0.9's typed reader, function by function.
 
 use serde_json::{Number, Value};
 
@@ -375,7 +375,7 @@ mod tests {
         "é",
     ];
 
-    /// Checks our reading of every text against serde_yaml's, as `T`.
+    /// Checks our reading of every text against `serde_yaml`'s, as `T`.
     #[track_caller]
     fn check_all<T>(ours: impl Fn(Option<Scalar<'_>>) -> Option<T>)
     where

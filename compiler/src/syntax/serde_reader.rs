@@ -1,5 +1,5 @@
-//! The second reader: serde_yaml itself, into structs that mirror the quota object attribute by attribute. It runs on every
-//! file that comes as far, and both must agree: what we accept, serde_yaml accepts with the same values, and what it accepts
+//! The second reader: `serde_yaml` itself, into structs that mirror the quota object attribute by attribute. It runs on every
+//! file that comes as far, and both must agree: what we accept, `serde_yaml` accepts with the same values, and what it accepts
 //! we refuse only on purpose.
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use super::raw::{
 };
 use crate::codes::{self, Code};
 use crate::diagnostic::Diagnostic;
-use crate::span::Span;
+use crate::span::{PolicyText, Span};
 use crate::terms::{Enforcement, FailurePolicy};
 
-/// A code of ours for a file that serde_yaml accepts.
+/// A code of ours for a file that `serde_yaml` accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Stricter {
     /// The code.
@@ -27,7 +27,7 @@ pub struct Stricter {
     pub reason: &'static str,
 }
 
-/// Where we are stricter than serde_yaml on purpose. Nothing else is refused that serde_yaml accepts.
+/// Where we are stricter than `serde_yaml` on purpose. Nothing else is refused that `serde_yaml` accepts.
 pub static STRICTER: &[Stricter] = &[
     Stricter {
         code: &codes::TEXT_TOO_LARGE,
@@ -71,19 +71,16 @@ pub static STRICTER: &[Stricter] = &[
     },
 ];
 
-/// Holds what we read of `text` against what serde_yaml reads: the fault to add, if they disagree.
-///
-/// `shows_values` tells whether serde_yaml's own words, which may quote any value, can be shown.
+/// Holds what we read of `text` against what `serde_yaml` reads: the fault to add, if they disagree.
 pub(super) fn disagreement(
-    text: &str,
+    text: &PolicyText,
     raw: &RawQuota,
     found: &[Diagnostic],
-    shows_values: bool,
 ) -> Option<Diagnostic> {
     let theirs = if raw.path == IMPULSE_PATH {
-        read::<File>(text).map(|file| file.resilience.quota)
+        read::<File>(text.as_str()).map(|file| file.resilience.quota)
     } else {
-        read::<Quota>(text)
+        read::<Quota>(text.as_str())
     };
     let mut errors = found.iter().filter(|fault| fault.is_error()).peekable();
     match theirs {
@@ -105,7 +102,8 @@ pub(super) fn disagreement(
                 .location()
                 .and_then(|location| u32::try_from(location.index()).ok())
                 .unwrap_or(raw.span.start);
-            let message = if shows_values {
+            // serde_yaml's words may quote any value.
+            let message = if text.shown() == text.as_str() {
                 format!("serde_yaml refuses the file: {error}")
             } else {
                 "serde_yaml refuses the file".to_owned()

@@ -206,8 +206,7 @@ mod tests {
     #[track_caller]
     fn check_fault(value: &str, kind: SourceFaultKind, part: &str) {
         let fault = parse(value).expect_err("a fault");
-        assert_eq!(fault.kind, kind);
-        assert_eq!(value.get(fault.range), Some(part));
+        assert_eq!((fault.kind, value.get(fault.range)), (kind, Some(part)));
     }
 
     fn unknown(nearest: Option<&str>) -> SourceFaultKind {

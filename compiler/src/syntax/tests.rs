@@ -644,7 +644,7 @@ impl Dice {
                 text.insert_str(a, lines[self.roll(lines.len())]);
             }
             _ => {
-                let copy = text[range].to_owned();
+                let copy = text.get(range).expect("boundaries").to_owned();
                 text.insert_str(a, &copy);
             }
         }

@@ -23,7 +23,7 @@ pub(super) struct Tree {
 pub(super) struct Document {
     /// Its node; `None` only where the text broke off before it.
     pub(super) root: Option<Edge>,
-    /// Nodes, aliases and ends of lists and mappings: what serde_yaml measures the expansion of aliases by.
+    /// Nodes, aliases and ends of lists and mappings: what `serde_yaml` measures the expansion of aliases by.
     pub(super) events: usize,
     /// Its `---`, or where it begins.
     pub(super) start: Span,
@@ -67,7 +67,7 @@ pub(super) enum Via {
     Alias,
     /// Through an alias inside the node itself.
     Cycle,
-    /// Through an alias that serde_yaml takes for another node: it numbers anchors by how many names it has seen, so an
+    /// Through an alias that `serde_yaml` takes for another node: it numbers anchors by how many names it has seen, so an
     /// anchor given twice shares its number with the next new one.
     Misread,
     /// Through an alias of no node; `node` is an empty stand-in. Reported in [`Tree::unknown_anchors`].
@@ -95,7 +95,7 @@ impl Tree {
 }
 
 impl Node {
-    /// Whether it is a plain scalar without text, which serde_yaml takes for an empty list or mapping where one is expected.
+    /// Whether it is a plain scalar without text, which `serde_yaml` takes for an empty list or mapping where one is expected.
     pub(super) fn is_nothing(&self) -> bool {
         matches!(&self.kind, NodeKind::Scalar { value, style: Style::Plain } if value.is_empty())
     }
@@ -138,12 +138,12 @@ struct Open {
     key: Option<Edge>,
 }
 
-/// The anchors of a document, by name and as serde_yaml numbers them.
+/// The anchors of a document, by name and as `serde_yaml` numbers them.
 #[derive(Default)]
 struct Anchors {
     by_name: BTreeMap<Box<[u8]>, (NodeId, usize)>,
     by_number: BTreeMap<usize, NodeId>,
-    /// Aliases to look at again at the end of the document: where the edge is, and serde_yaml's number.
+    /// Aliases to look at again at the end of the document: where the edge is, and `serde_yaml`'s number.
     uses: Vec<(Place, NodeId, usize)>,
 }
 
@@ -315,7 +315,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Marks the aliases of the document that serde_yaml takes for others.
+    /// Marks the aliases of the document that `serde_yaml` takes for others.
     fn resolve_aliases(&mut self) {
         let uses = std::mem::take(&mut self.anchors.uses);
         for (place, node, number) in uses {
