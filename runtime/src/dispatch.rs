@@ -9,7 +9,6 @@ use quota_compiler::terms::{Enforcement, FailurePolicy, WindowKind};
 use quota_plugin_host::{self as host, Batch, Instance, Item, PendingBatch, Verdict};
 use smallvec::SmallVec;
 
-use crate::NotInline;
 use crate::backend::{Place, Primary, Stores};
 use crate::clock::UnixMillis;
 use crate::engine::{Answer, Check, Evaluation, Flow, Prepared};
@@ -84,6 +83,7 @@ impl Active {
     }
 
     /// Ends an evaluation and counts its outcomes.
+    #[inline]
     fn finish(&self, evaluation: Evaluation<'_>) -> Outcome {
         let outcome = evaluation.finish();
         if self.program.enabled() {
@@ -93,32 +93,29 @@ impl Active {
     }
 }
 
-/// Decides inside the call: no waiting, and no allocation once the counters exist.
-pub(crate) fn decide_inline(
-    active: &Active,
-    request: &Request<'_>,
-    now: UnixMillis,
-) -> Result<Outcome, NotInline> {
-    if !active.is_inline() {
-        return Err(NotInline);
-    }
+/// Decides inside the call: no waiting, and no allocation once the counters exist. Only for an active program that
+/// [is inline](Active::is_inline).
+#[inline]
+pub(crate) fn decide_inline(active: &Active, request: &Request<'_>, now: UnixMillis) -> Outcome {
     let mut evaluation = Evaluation::start(&active.program, request, now);
     for index in 0..evaluation.len() {
-        let answer = match evaluation.prepare(index) {
-            Prepared::Identity(reason) => Answer::Identity(reason),
+        // Looked at in place: a check is some hundred bytes.
+        let prepared = evaluation.prepare(index);
+        let answer = match &prepared {
+            Prepared::Identity(fault) => Answer::Identity(*fault),
             Prepared::Check(check) => {
                 let primary = active.primary();
                 let verdict = primary
                     .and_then(Primary::instance)
-                    .map_or(NO_INSTANCE, |instance| ask(instance, &check, now));
-                answer(active, primary, &evaluation, index, &check, verdict, now)
+                    .map_or(NO_INSTANCE, |instance| ask(instance, check, now));
+                answer(active, primary, &evaluation, index, check, verdict, now)
             }
         };
         if evaluation.settle(index, answer) == Flow::Stop {
             break;
         }
     }
-    Ok(active.finish(evaluation))
+    active.finish(evaluation)
 }
 
 /// What a check gets where there is no instance. An enabled program always has one, so nobody sees it.
@@ -126,8 +123,8 @@ const NO_INSTANCE: Verdict = Verdict::Failed(host::BackendFailure::Error);
 
 /// Decides and lets the caller's task wait for the backend.
 pub(crate) async fn decide(active: &Active, request: &Request<'_>, now: UnixMillis) -> Outcome {
-    if let Ok(outcome) = decide_inline(active, request, now) {
-        return outcome;
+    if active.is_inline() {
+        return decide_inline(active, request, now);
     }
     let mut course = Course::start(active, request, now);
     while let Some(trip) = course.next_trip() {
@@ -142,8 +139,8 @@ pub(crate) async fn decide(active: &Active, request: &Request<'_>, now: UnixMill
 
 /// Decides and blocks the calling thread while it waits for the backend.
 pub(crate) fn decide_blocking(active: &Active, request: &Request<'_>, now: UnixMillis) -> Outcome {
-    if let Ok(outcome) = decide_inline(active, request, now) {
-        return outcome;
+    if active.is_inline() {
+        return decide_inline(active, request, now);
     }
     let mut course = Course::start(active, request, now);
     while let Some(trip) = course.next_trip() {
@@ -253,7 +250,7 @@ impl<'a> Course<'a> {
         if self.place.get_or_insert_with(|| primary.enter()).is_none() {
             return all(host::BackendFailure::Unavailable);
         }
-        let windows: SmallVec<[SmallVec<[host::Window; 2]>; 2]> =
+        let windows: SmallVec<[Windows; 4]> =
             trip.iter().map(|(_, check)| windows(check)).collect();
         let items: SmallVec<[Item<'_>; 4]> = trip
             .iter()
@@ -261,7 +258,7 @@ impl<'a> Course<'a> {
             .map(|((_, check), windows)| Item {
                 key: check.key(),
                 key_hash: check.key_hash(),
-                windows,
+                windows: windows.as_slice(),
             })
             .collect();
         let deadline = primary
@@ -414,13 +411,44 @@ fn ask(instance: &Instance, check: &Check, now: UnixMillis) -> Verdict {
     let item = Item {
         key: check.key(),
         key_hash: check.key_hash(),
-        windows: &windows,
+        windows: windows.as_slice(),
     };
     instance.check_one(&item, now.0)
 }
 
-fn windows(check: &Check) -> SmallVec<[host::Window; 2]> {
-    let window = |window: &CheckWindow| host::Window {
+/// The windows of a check as the host takes them.
+enum Windows {
+    One([host::Window; 1]),
+    Two([host::Window; 2]),
+}
+
+impl Windows {
+    const fn as_slice(&self) -> &[host::Window] {
+        match self {
+            Self::One(windows) => windows,
+            Self::Two(windows) => windows,
+        }
+    }
+}
+
+fn windows(check: &Check) -> Windows {
+    match check.windows() {
+        [one, two, ..] => Windows::Two([window(one), window(two)]),
+        // INVARIANT: a policy has a window (contract §2); the host refuses one without a limit.
+        windows => Windows::One([window(windows.first().unwrap_or(&NO_WINDOW))]),
+    }
+}
+
+const NO_WINDOW: CheckWindow = CheckWindow {
+    kind: WindowKind::Burst,
+    limit: 0,
+    length_ms: 0,
+    start_ms: 0,
+    reset_ms: 0,
+};
+
+const fn window(window: &CheckWindow) -> host::Window {
+    host::Window {
         kind: match window.kind {
             WindowKind::Burst => host::WindowKind::Burst,
             WindowKind::Sustained => host::WindowKind::Sustained,
@@ -429,6 +457,5 @@ fn windows(check: &Check) -> SmallVec<[host::Window; 2]> {
         length_ms: window.length_ms,
         start_ms: window.start_ms,
         reset_ms: window.reset_ms,
-    };
-    check.windows().iter().map(window).collect()
+    }
 }

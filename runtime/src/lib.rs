@@ -406,7 +406,10 @@ impl Quota {
         now: UnixMillis,
     ) -> Result<Decided, NotInline> {
         let active = self.inner.active.load_full();
-        let outcome = dispatch::decide_inline(&active, request, now)?;
+        if !active.is_inline() {
+            return Err(NotInline);
+        }
+        let outcome = dispatch::decide_inline(&active, request, now);
         Ok(Decided { active, outcome })
     }
 
@@ -423,7 +426,10 @@ impl Quota {
         visit: impl FnOnce(&Program, &Outcome) -> R,
     ) -> Result<R, NotInline> {
         let active = self.inner.active.load();
-        let outcome = dispatch::decide_inline(&active, request, now)?;
+        if !active.is_inline() {
+            return Err(NotInline);
+        }
+        let outcome = dispatch::decide_inline(&active, request, now);
         Ok(visit(&active.program, &outcome))
     }
 
