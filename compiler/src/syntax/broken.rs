@@ -365,15 +365,19 @@ impl Problem<'_> {
         self.text.get(self.at..).unwrap_or("")
     }
 
-    /// The character at the problem, in backticks.
+    /// The character at the problem, as a message shows it.
     fn sign(self) -> String {
         let first = self.text.get(self.begin().range()).unwrap_or("");
         let here: String = self.here().chars().take(1).collect();
-        quote(if self.context.is_some() && matches!(first, "*" | "&") {
+        let sign = if self.context.is_some() && matches!(first, "*" | "&") {
             first
         } else {
             &here
-        })
+        };
+        if sign == "`" {
+            return "a backtick".to_owned();
+        }
+        quote(sign)
     }
 
     /// The place of the character at the problem; the end of the text before it when nothing is left.
@@ -455,6 +459,7 @@ mod tests {
             0,
         );
         check("a: @b\n", &["@: a value cannot begin with `@`"], 0);
+        check("a: `b`\n", &["`: a value cannot begin with a backtick"], 0);
         check(
             "a: \"b\n",
             &["\": the quote that opens here is never closed"],

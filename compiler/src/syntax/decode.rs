@@ -443,8 +443,10 @@ impl<'a> Decoder<'a> {
     /// Reports the merge key.
     fn is_merge_key(&mut self, name: &str, key: Found<'_>) -> bool {
         if name == "<<" {
+            self.path.push(Step::Field(name.to_owned()));
             self.report(&codes::MERGE_KEY, key, MERGE_KEY_MESSAGE)
                 .help(MERGE_KEY_HELP);
+            self.path.pop();
         }
         name == "<<"
     }
@@ -758,7 +760,8 @@ impl<'a> Decoder<'a> {
         }
         let help = wrong_type_help(found.node, expected);
         let message = format!("this must be {expected}, not {}", describe(found.node));
-        let report = self.report(&codes::WRONG_TYPE, found, message);
+        let span = first_line(self.text, found.span);
+        let report = self.report(&codes::WRONG_TYPE, Found { span, ..found }, message);
         if let Some(help) = help {
             report.help(help);
         }
@@ -1013,7 +1016,10 @@ fn with_unit(text: &str) -> Option<Option<u64>> {
 
 /// What to write instead of a value of the wrong type.
 fn wrong_type_help(node: &Node, expected: &str) -> Option<String> {
-    let scalar = scalar::scalar(node)?;
+    let Some(scalar) = scalar::scalar(node) else {
+        let is_items = expected == "a list" && matches!(node.kind, NodeKind::Mapping(_));
+        return is_items.then(|| "begin each item of the list with `- `".to_owned());
+    };
     let text = scalar.value;
     if expected == "`true` or `false`" {
         let lower = text.to_ascii_lowercase();

@@ -156,6 +156,12 @@ fn missing_fields_point_at_the_first_line_of_their_object() {
             "Q0204 local_fallback.max_entries <key_prefix: a> the field `max_entries` is missing",
         ],
     );
+    check(
+        "policies:\n  name: a\n  burst: 5/1s\n",
+        &[
+            "Q0203 policies <name: a> this must be a list, not a mapping | help: begin each item of the list with `- `",
+        ],
+    );
     // What a backend needs is a matter of its kind.
     check("backend: {}\n", &[]);
 }
@@ -286,10 +292,10 @@ fn merge_keys_are_refused_at_every_level() {
     check(
         "<<: {}\nbackend: {<<: {}, a: {<<: {}}}\npolicies: [{name: a, <<: {}}]\n",
         &[
-            &format!("Q0111  <<<> {merge} | help: {help}"),
-            &format!("Q0111 backend <<<> {merge} | help: {help}"),
-            &format!("Q0111 backend.a <<<> {merge} | help: {help}"),
-            &format!("Q0111 policies[0] <<<> {merge} | help: {help}"),
+            &format!("Q0111 << <<<> {merge} | help: {help}"),
+            &format!("Q0111 backend.<< <<<> {merge} | help: {help}"),
+            &format!("Q0111 backend.a.<< <<<> {merge} | help: {help}"),
+            &format!("Q0111 policies[0].<< <<<> {merge} | help: {help}"),
         ],
     );
     check(
