@@ -16,10 +16,14 @@
 //!
 //! | Module | What it is about |
 //! | --- | --- |
-//! | `store` | [`Store`]: the counters |
+//! | `store` | [`Store`]: shards and capacity |
+//! | `table` | the buckets of one shard, found by key |
+//! | `bucket` | what is counted for one key |
 //! | here | the [`Backend`] around it, and [`plugin()`], its table |
 
+mod bucket;
 mod store;
+mod table;
 
 use quota_plugin_sdk::{
     Backend, Capabilities, Context, Decision, Diagnostics, Failure, Health, HealthState, Host,

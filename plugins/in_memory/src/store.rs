@@ -13,20 +13,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
-use quota_plugin_sdk::{Window, WindowKind};
+use quota_plugin_sdk::Window;
+
+use crate::bucket::{Bucket, STEP_BACK_MS, Span, exhausted};
+use crate::table::Table;
 
 /// The longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 512;
 
-/// Shards are chosen by the top bits of a hash, so their number is a power of two.
-const SHARD_BITS: u32 = 8;
-
-/// A reading older than a window by less than this, or the window's length if that is more, is a late decision or a
-/// small correction of the clock; a larger step back takes the clock's word (contract §6). Counters are kept this long
-/// past their end, unless a new key needs their place, so that a late decision finds what was counted.
-const STEP_BACK_MS: u64 = 60_000;
+/// Buckets a shard should hold before there are more shards, and how many shards there may be, powers of two.
+const BUCKETS_PER_SHARD: u64 = 64;
+const LEAST_SHARDS: u64 = 64;
+const MOST_SHARDS: u64 = 256;
 
 /// An odd constant with well-mixed bits (2^64 divided by the golden ratio).
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -55,7 +54,9 @@ pub enum Verdict {
 /// Counters of many keys, at most a given number of them active at once (contract §5 to §7).
 #[derive(Debug)]
 pub struct Store {
+    /// INVARIANT: as many as a hash shifted right by `shard_shift` has values.
     shards: Box<[Padded<Mutex<Shard>>]>,
+    shard_shift: u32,
     capacity: Padded<Mutex<Capacity>>,
     /// Held by the one thread that searches all shards for ended buckets.
     sweep: Mutex<()>,
@@ -72,11 +73,15 @@ impl Store {
     /// An empty store for at most `max_entries` active buckets; 0 is no bound. Nothing is allocated for them yet.
     #[must_use]
     pub fn new(max_entries: u64) -> Self {
-        let shard = || Padded(Mutex::new(Shard::default()));
+        let shards = bound(max_entries)
+            .div_ceil(BUCKETS_PER_SHARD)
+            .clamp(LEAST_SHARDS, MOST_SHARDS)
+            .next_power_of_two();
         Self {
-            shards: std::iter::repeat_with(shard)
-                .take(1 << SHARD_BITS)
+            shards: (0..shards)
+                .map(|_| Padded(Mutex::new(Shard::default())))
                 .collect(),
+            shard_shift: u64::BITS - shards.ilog2(),
             capacity: Padded(Mutex::new(Capacity {
                 held: 0,
                 max: bound(max_entries),
@@ -99,19 +104,15 @@ impl Store {
         windows: &[Window],
         now_unix_ms: u64,
     ) -> Verdict {
-        let place = Place::of(key_hash);
-        let mut shard = self.shard(place);
+        let hash = mixed(key_hash);
+        let mut shard = self.shard(hash);
         let Shard { buckets, bounds } = &mut *shard;
-        if let Some(bucket) = buckets.find_mut(place.hash, |bucket| bucket.is_of(place, key))
+        if let Some(bucket) = buckets.find_mut(short(hash), key)
             && (!self.shrunk.load(Ordering::Relaxed) || bucket.runs_at(now_unix_ms))
         {
-            let (verdict, turned) = bucket.decide(windows, now_unix_ms);
-            if turned {
-                self.note(bounds, bucket.span(now_unix_ms));
-            }
-            return verdict;
+            return self.decide(bucket, bounds, windows, now_unix_ms);
         }
-        self.check_new(shard, place, key, windows, now_unix_ms)
+        self.check_new(shard, hash, key, windows, now_unix_ms)
     }
 
     /// Sets the most active buckets, at once; 0 is no bound. Counters are kept; shrinking evicts nothing.
@@ -135,9 +136,26 @@ impl Store {
     }
 
     #[inline]
-    fn shard(&self, place: Place) -> MutexGuard<'_, Shard> {
-        // In bounds: the index has SHARD_BITS bits, and there are 2^SHARD_BITS shards.
-        self.shards[place.shard].0.lock()
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        // Never 64 bits or more, since there are several shards.
+        let index = usize::try_from(hash >> self.shard_shift).unwrap_or(0);
+        // In bounds by the invariant of `shards`.
+        self.shards[index].0.lock()
+    }
+
+    #[inline]
+    fn decide(
+        &self,
+        bucket: &mut Bucket<[u8]>,
+        bounds: &mut Bounds,
+        windows: &[Window],
+        now: u64,
+    ) -> Verdict {
+        let (verdict, turned) = bucket.decide(windows, now);
+        if turned {
+            self.note(bounds, bucket.span(now));
+        }
+        verdict
     }
 
     /// A check of a key that has no bucket, or an ended one that may not come back just so.
@@ -146,7 +164,7 @@ impl Store {
     fn check_new<'a>(
         &'a self,
         mut shard: MutexGuard<'a, Shard>,
-        place: Place,
+        hash: u64,
         key: &[u8],
         windows: &[Window],
         now: u64,
@@ -159,8 +177,9 @@ impl Store {
             let used = [0; 2];
             return Verdict::Denied { exhausted, used };
         }
-        if shard.remove(place, key) {
-            self.give_back(1);
+        if self.shrunk.load(Ordering::Relaxed) {
+            // The key's own bucket, if it has one, has ended: it takes a new place or none.
+            self.give_back(shard.reclaim(now, |bucket| !bucket.runs_at(now)));
         }
         let reserved = self.capacity.0.lock().reserve(now);
         match reserved {
@@ -171,32 +190,22 @@ impl Store {
                 if !self.sweep_and_reserve(now) {
                     return Verdict::Full;
                 }
-                shard = self.shard(place);
+                shard = self.shard(hash);
                 let Shard { buckets, bounds } = &mut *shard;
                 // Another thread may have brought the key meanwhile.
-                if let Some(bucket) = buckets.find_mut(place.hash, |other| other.is_of(place, key))
-                {
+                if let Some(bucket) = buckets.find_mut(short(hash), key) {
                     self.give_back(1);
-                    let (verdict, turned) = bucket.decide(windows, now);
-                    if turned {
-                        self.note(bounds, bucket.span(now));
-                    }
-                    return verdict;
+                    return self.decide(bucket, bounds, windows, now);
                 }
             }
         }
-        let Some(mut bucket) = bucket_of(place, key) else {
+        self.give_back(shard.make_room(now));
+        let Shard { buckets, bounds } = &mut *shard;
+        let Some(bucket) = buckets.insert(short(hash), key) else {
             self.give_back(1);
-            return Verdict::KeyTooLong;
+            return Verdict::Full;
         };
-        let (verdict, _) = bucket.decide(windows, now);
-        self.note(&mut shard.bounds, bucket.span(now));
-        let given_up = shard.make_room(now);
-        self.give_back(given_up);
-        shard
-            .buckets
-            .insert_unique(place.hash, bucket, |bucket| table_hash(bucket.hash));
-        verdict
+        self.decide(bucket, bounds, windows, now)
     }
 
     /// Searches all shards for buckets that have ended at `now`, gives them up, and takes a place if there is one then.
@@ -301,111 +310,72 @@ impl Capacity {
     }
 }
 
-/// Where the hash of a key leads.
-#[derive(Clone, Copy)]
-struct Place {
-    shard: usize,
-    /// What a bucket remembers of the hash.
-    short: u32,
-    /// The hash inside the shard's table.
-    hash: u64,
-}
-
-impl Place {
-    #[inline]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the shard number has SHARD_BITS bits; of the other bits, 32 are wanted"
-    )]
-    const fn of(key_hash: u64) -> Self {
-        // Mixed, so that a host with a poor hash still spreads its keys.
-        let mixed = key_hash.wrapping_mul(MIX);
-        let short = (mixed >> (32 - SHARD_BITS)) as u32;
-        Self {
-            shard: (mixed >> (u64::BITS - SHARD_BITS)) as usize,
-            short,
-            hash: table_hash(short),
-        }
-    }
-}
-
-/// The table looks at the lowest and the highest bits of a hash.
+/// A hash whose every bit depends on all bits of the host's, so that a poor one still spreads its keys.
 #[inline]
-const fn table_hash(short: u32) -> u64 {
-    (short as u64).wrapping_mul(MIX)
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "folds the two halves of a product"
+)]
+const fn mixed(key_hash: u64) -> u64 {
+    let product = (key_hash as u128) * (MIX as u128);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// The part of a hash that is used within a shard; the shard is chosen by the other end.
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lower half is what is wanted"
+)]
+const fn short(hash: u64) -> u32 {
+    hash as u32
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    buckets: HashTable<Box<Bucket<[u8]>>>,
+    buckets: Table,
     /// INVARIANT: covers the span of every bucket here.
     bounds: Bounds,
 }
 
 impl Shard {
-    /// Removes the bucket of a key; whether there was one.
-    fn remove(&mut self, place: Place, key: &[u8]) -> bool {
-        self.buckets
-            .find_entry(place.hash, |bucket| bucket.is_of(place, key))
-            .map(|found| found.remove())
-            .is_ok()
-    }
-
     /// Makes room for one more bucket. Before the table grows it gives up what is long over; how many buckets.
     fn make_room(&mut self, now: u64) -> u64 {
-        let len = self.buckets.len();
-        let nothing_over = now.saturating_sub(STEP_BACK_MS) < self.bounds.earliest_end;
-        if len < self.buckets.capacity() || nothing_over {
+        if !self.buckets.is_full() {
             return 0;
         }
-        self.reclaim(now, |bucket| bucket.is_over(now));
-        let given_up = len - self.buckets.len();
-        if given_up < len / 4 {
-            // Grow all the same, lest the next bucket searches the table again for as little.
-            self.buckets
-                .reserve(len + 1, |bucket| table_hash(bucket.hash));
+        let mut given_up = 0;
+        if now.saturating_sub(STEP_BACK_MS) >= self.bounds.earliest_end {
+            given_up = self.reclaim(now, |bucket| bucket.is_over(now));
         }
-        count(given_up)
+        // Grow after a meagre yield too, lest the next bucket searches the table again for as little.
+        if given_up < count(self.buckets.len() / 4) || self.buckets.is_full() {
+            self.buckets.grow();
+        }
+        given_up
     }
 
     /// Gives up buckets and finds the bounds of the rest, at `now`; how many buckets.
     fn reclaim(&mut self, now: u64, give_up: impl Fn(&Bucket<[u8]>) -> bool) -> u64 {
-        let before = self.buckets.len();
+        let mut given_up = 0;
         let mut bounds = Bounds::EMPTY;
-        self.buckets.retain(|bucket| {
-            let keep = !give_up(bucket);
-            if keep {
+        self.buckets.for_each(|bucket| {
+            if give_up(bucket) {
+                given_up += 1;
+            } else {
                 bounds.include(bucket.span(now));
             }
-            keep
         });
         self.bounds = bounds;
-        let len = self.buckets.len();
-        if len < self.buckets.capacity() / 4 {
-            self.buckets
-                .shrink_to(len * 2, |bucket| table_hash(bucket.hash));
+        if given_up > 0 {
+            self.buckets.retain(|bucket| !give_up(bucket));
         }
-        count(before - len)
+        given_up
     }
 }
 
 fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
-}
-
-/// The readings, `from` to before `end`, at which something is active.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    from: u64,
-    end: u64,
-}
-
-impl Span {
-    /// At no reading.
-    const NEVER: Self = Self {
-        from: u64::MAX,
-        end: 0,
-    };
 }
 
 /// Readings at which each of several buckets is surely active: from `latest_from` to before `earliest_end`.
@@ -450,240 +420,6 @@ impl Bounds {
     }
 }
 
-/// What is counted for one key. `K` is the key: an array while the bucket is made, then a slice.
-#[derive(Debug)]
-struct Bucket<K: ?Sized> {
-    /// Burst and sustained, of the lengths charged last.
-    counters: [Counter; 2],
-    /// Counters of other lengths whose windows may still run: decisions in flight on a former program charge them.
-    others: Option<Box<Others>>,
-    /// Remembered for when the table grows.
-    hash: u32,
-    key_len: u16,
-    /// The key, then padding.
-    key: K,
-}
-
-/// Counters beyond the usual two.
-#[derive(Debug, Default)]
-struct Others(Vec<(WindowKind, Counter)>);
-
-/// How often a window was charged.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counter {
-    /// 0 in a counter that was never charged.
-    length_ms: u64,
-    start_ms: u64,
-    /// At least 1 in a counter that was charged.
-    used: u64,
-}
-
-impl Counter {
-    /// What counts for `window` at `now`; `None` if the stored window is another one, so that nothing does.
-    #[inline]
-    fn used_for(&self, window: &Window, now: u64) -> Option<u64> {
-        let same = self.start_ms == window.start_ms();
-        let earlier = self.start_ms > window.start_ms()
-            && self.start_ms.saturating_sub(now) < self.step_back_ms();
-        (same || earlier).then_some(self.used)
-    }
-
-    /// How much older than the window a reading must be to be believed.
-    #[inline]
-    fn step_back_ms(&self) -> u64 {
-        self.length_ms.max(STEP_BACK_MS)
-    }
-
-    /// The readings at which the window runs: its own, and the earlier ones that count in it.
-    #[inline]
-    fn span(&self) -> Span {
-        Span {
-            from: self.start_ms.saturating_sub(self.step_back_ms() - 1),
-            end: self.start_ms.saturating_add(self.length_ms),
-        }
-    }
-
-    #[inline]
-    fn runs_at(&self, now: u64) -> bool {
-        let span = self.span();
-        span.from <= now && now < span.end && self.used > 0
-    }
-
-    /// Whether the window ended so long before `now` that no late decision counts in it any more.
-    fn is_over(&self, now: u64) -> bool {
-        now.saturating_sub(STEP_BACK_MS) >= self.span().end || self.used == 0
-    }
-}
-
-impl<K: ?Sized> Bucket<K> {
-    fn counters(&self) -> impl Iterator<Item = &Counter> {
-        let others = self.others.iter().flat_map(|others| &others.0);
-        self.counters
-            .iter()
-            .chain(others.map(|(_, counter)| counter))
-    }
-
-    /// Whether it is active: one of its windows runs.
-    fn runs_at(&self, now: u64) -> bool {
-        self.counters().any(|counter| counter.runs_at(now))
-    }
-
-    fn is_over(&self, now: u64) -> bool {
-        self.counters().all(|counter| counter.is_over(now))
-    }
-
-    /// Readings around `now` at which it is active without a gap.
-    fn span(&self, now: u64) -> Span {
-        self.counters()
-            .filter(|counter| counter.runs_at(now))
-            .map(Counter::span)
-            // Spans that have `now` in common leave no gap between them.
-            .reduce(|a, b| Span {
-                from: a.from.min(b.from),
-                end: a.end.max(b.end),
-            })
-            .unwrap_or(Span::NEVER)
-    }
-
-    /// Decides and, if every window has room, charges; whether a window turned by that.
-    #[inline]
-    fn decide(&mut self, windows: &[Window], now: u64) -> (Verdict, bool) {
-        let mut used = [0; 2];
-        for (window, used) in windows.iter().zip(&mut used) {
-            *used = self.used_for(window, now);
-        }
-        let exhausted = exhausted(windows, used);
-        if exhausted != 0 {
-            return (Verdict::Denied { exhausted, used }, false);
-        }
-        let mut turned = false;
-        for (window, used) in windows.iter().zip(&mut used) {
-            let counter = self.counter_mut(window, now);
-            if *used == 0 {
-                counter.start_ms = window.start_ms();
-                turned = true;
-            }
-            // Cannot overflow: it was below the limit.
-            *used += 1;
-            counter.used = *used;
-        }
-        (Verdict::Allowed { used }, turned)
-    }
-
-    /// What counts for `window` so far.
-    #[inline]
-    fn used_for(&self, window: &Window, now: u64) -> u64 {
-        let counter = &self.counters[window.kind() as usize];
-        let counter = if counter.length_ms == window.length_ms() {
-            Some(counter)
-        } else {
-            self.other(window)
-        };
-        counter
-            .and_then(|counter| counter.used_for(window, now))
-            .unwrap_or(0)
-    }
-
-    #[cold]
-    fn other(&self, window: &Window) -> Option<&Counter> {
-        let others = self.others.as_ref()?;
-        others
-            .0
-            .iter()
-            .find(|(kind, counter)| is_for(*kind, counter, window))
-            .map(|(_, counter)| counter)
-    }
-
-    /// The counter of the window's kind and length, in the first place for its kind.
-    #[inline]
-    fn counter_mut(&mut self, window: &Window, now: u64) -> &mut Counter {
-        if self.counters[window.kind() as usize].length_ms != window.length_ms() {
-            self.change_length(window, now);
-        }
-        &mut self.counters[window.kind() as usize]
-    }
-
-    /// Puts the counter of the window's length into the first place; the one there goes to the others, which are
-    /// cleared of those that are over.
-    #[cold]
-    fn change_length(&mut self, window: &Window, now: u64) {
-        let mut others = self.others.take().unwrap_or_default();
-        let mut counter = Counter {
-            length_ms: window.length_ms(),
-            ..Counter::default()
-        };
-        others.0.retain(|(kind, other)| {
-            let wanted = is_for(*kind, other, window);
-            if wanted {
-                counter = *other;
-            }
-            !wanted && !other.is_over(now)
-        });
-        let first = &mut self.counters[window.kind() as usize];
-        std::mem::swap(first, &mut counter);
-        if !counter.is_over(now) {
-            others.0.push((window.kind(), counter));
-        }
-        self.others = (!others.0.is_empty()).then_some(others);
-    }
-}
-
-/// Bit `i` for every window `i` without room.
-#[inline]
-fn exhausted(windows: &[Window], used: [u64; 2]) -> u32 {
-    windows
-        .iter()
-        .zip(used)
-        .zip([1, 2])
-        .filter(|((window, used), _)| *used >= window.limit())
-        .fold(0, |exhausted, (_, bit)| exhausted | bit)
-}
-
-fn is_for(kind: WindowKind, counter: &Counter, window: &Window) -> bool {
-    kind == window.kind() && counter.length_ms == window.length_ms()
-}
-
-impl Bucket<[u8]> {
-    #[inline]
-    fn is_of(&self, place: Place, key: &[u8]) -> bool {
-        self.hash == place.short && self.key.get(..usize::from(self.key_len)) == Some(key)
-    }
-}
-
-/// An empty bucket of a key, with its key in the same allocation; `None` if the key is too long.
-///
-/// The room for the key grows in steps that fill what allocators hand out, multiples of 16 bytes with 8 of their own.
-fn bucket_of(place: Place, key: &[u8]) -> Option<Box<Bucket<[u8]>>> {
-    fn sized<const N: usize>(place: Place, key: &[u8]) -> Option<Box<Bucket<[u8]>>> {
-        let mut padded = [0; N];
-        padded.get_mut(..key.len())?.copy_from_slice(key);
-        Some(Box::new(Bucket {
-            counters: [Counter::default(); 2],
-            others: None,
-            hash: place.short,
-            key_len: u16::try_from(key.len()).ok()?,
-            key: padded,
-        }))
-    }
-    match key.len() {
-        0..=42 => sized::<42>(place, key),
-        43..=58 => sized::<58>(place, key),
-        59..=74 => sized::<74>(place, key),
-        75..=90 => sized::<90>(place, key),
-        91..=106 => sized::<106>(place, key),
-        107..=122 => sized::<122>(place, key),
-        123..=138 => sized::<138>(place, key),
-        139..=154 => sized::<154>(place, key),
-        155..=186 => sized::<186>(place, key),
-        187..=218 => sized::<218>(place, key),
-        219..=282 => sized::<282>(place, key),
-        283..=346 => sized::<346>(place, key),
-        347..=426 => sized::<426>(place, key),
-        427..=MAX_KEY_LEN => sized::<MAX_KEY_LEN>(place, key),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -691,6 +427,8 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicU64;
     use std::thread;
+
+    use quota_plugin_sdk::WindowKind;
 
     use super::*;
 
@@ -873,13 +611,10 @@ mod tests {
         }
         let later = start + 420_000;
         assert_eq!(of(7_000, later), allowed(1, 0));
-        let place = Place::of(hash(b"k"));
-        let shard = store.shard(place);
-        let bucket = shard
-            .buckets
-            .find(place.hash, |bucket| bucket.is_of(place, b"k"))
-            .unwrap();
-        assert!(bucket.others.is_none());
+        let hash = mixed(hash(b"k"));
+        let mut shard = store.shard(hash);
+        let bucket = shard.buckets.find_mut(short(hash), b"k").unwrap();
+        assert!(!bucket.holds_others());
     }
 
     #[test]
@@ -1269,14 +1004,5 @@ mod tests {
             );
         }
         assert!(full > 1_000, "only {full} steps met a full store");
-    }
-
-    #[test]
-    fn a_bucket_fills_what_an_allocator_hands_out() {
-        assert_eq!(size_of::<Counter>(), 24);
-        assert_eq!(size_of::<Bucket<[u8; 42]>>(), 6 * 16 + 8);
-        assert_eq!(size_of::<Bucket<[u8; 58]>>(), 7 * 16 + 8);
-        assert_eq!(size_of::<Bucket<[u8; 138]>>(), 12 * 16 + 8);
-        assert!(size_of::<Padded<Mutex<Shard>>>() == 128);
     }
 }
