@@ -259,6 +259,15 @@ pub static ENABLED_WITHOUT_POLICY: Code = Code {
     page: include_str!("../explain/Q0305.md"),
 };
 
+/// Q0306: the program of the policies would be too large.
+pub static PROGRAM_TOO_LARGE: Code = Code {
+    id: "Q0306",
+    name: "program-too-large",
+    severity: Severity::Error,
+    summary: "the program of the policies would be too large",
+    page: include_str!("../explain/Q0306.md"),
+};
+
 /// Q0401: a selector has no dimension.
 pub static EMPTY_SELECTOR: Code = Code {
     id: "Q0401",
@@ -565,6 +574,15 @@ pub static OPTIONS_UNCHECKED: Code = Code {
     page: include_str!("../explain/Q0619.md"),
 };
 
+/// Q0901: the compiler is at fault, not the file.
+pub static COMPILER_FAULT: Code = Code {
+    id: "Q0901",
+    name: "compiler-fault",
+    severity: Severity::Error,
+    summary: "the compiler is at fault, not the file",
+    page: include_str!("../explain/Q0901.md"),
+};
+
 /// Every row, by id.
 pub static ALL: &[&Code] = &[
     &TEXT_TOO_LARGE,
@@ -593,6 +611,7 @@ pub static ALL: &[&Code] = &[
     &DUPLICATE_CONTRACT,
     &BLANK_ROUTE,
     &ENABLED_WITHOUT_POLICY,
+    &PROGRAM_TOO_LARGE,
     &EMPTY_SELECTOR,
     &UNKNOWN_SOURCE,
     &SOURCE_NOT_FOR_DIMENSION,
@@ -627,4 +646,5 @@ pub static ALL: &[&Code] = &[
     &INVALID_PLUGIN_SHA256,
     &PLUGIN_OPTION,
     &OPTIONS_UNCHECKED,
+    &COMPILER_FAULT,
 ];

@@ -10,8 +10,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use crate::settings::{BackendSettings, FallbackSettings};
 use crate::terms::{Dimension, Enforcement, FailurePolicy, Source, WindowKind};
 
-/// The longest window, in seconds: 100 years (contract §2).
-pub const MAX_WINDOW_SECS: u32 = 3_153_600_000;
+pub use crate::terms::MAX_WINDOW_SECS;
 
 /// One policy file.
 #[derive(Clone, Debug, PartialEq)]

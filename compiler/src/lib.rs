@@ -23,11 +23,15 @@ pub mod span;
 pub mod syntax;
 pub mod terms;
 
+use std::error::Error as _;
+use std::iter::successors;
+
 use crate::backend_kind::BackendKinds;
 use crate::diagnostic::Diagnostic;
 use crate::ir::Quota;
+use crate::lower::LowerError;
 use crate::program::Program;
-use crate::span::PolicyText;
+use crate::span::{PolicyText, Span};
 
 /// Bounds on what is read at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +72,7 @@ pub struct Checked {
 pub struct Compiled {
     /// The program; `None` when an error refuses the file.
     pub program: Option<Program>,
-    /// What checking found.
+    /// What checking found, and why there is no program for checked policies.
     pub checked: Checked,
 }
 
@@ -78,13 +82,41 @@ pub fn check_text(name: &str, bytes: &[u8], limits: Limits, kinds: &dyn BackendK
     check::check_text(name, bytes, limits, kinds)
 }
 
-/// Reads, checks and lowers one policy file of name `name`.
+/// Reads, checks and lowers one policy file of name `name`: everything a runtime may refuse a file for, but for what its
+/// backend says.
 #[must_use]
 pub fn compile(name: &str, bytes: &[u8], limits: Limits, kinds: &dyn BackendKinds) -> Compiled {
-    let checked = check_text(name, bytes, limits, kinds);
-    let program = checked
+    let mut checked = check_text(name, bytes, limits, kinds);
+    let lowered = checked
         .quota
         .as_ref()
         .map(|quota| lower::lower(quota, &checked.policy_lines));
+    let program = match lowered {
+        Some(Ok(program)) => Some(program),
+        None => None,
+        Some(Err(error)) => {
+            checked.quota = None;
+            checked.policy_lines = Vec::new();
+            checked.diagnostics.push(not_lowered(&error));
+            diagnostic::sort(&mut checked.diagnostics);
+            None
+        }
+    };
     Compiled { program, checked }
+}
+
+fn not_lowered(error: &LowerError) -> Diagnostic {
+    let file = Span::new(0, 0);
+    if let LowerError::TooLarge { .. } = error {
+        return Diagnostic::new(&codes::PROGRAM_TOO_LARGE, "", file, error.to_string()).with_help(
+            "the policies for every route stand once in the code of each set of routes: let fewer policies apply to every \
+             route, or give routes the same policies",
+        );
+    }
+    let causes = successors(error.source(), |cause| (*cause).source());
+    let message = causes.fold(error.to_string(), |message, cause| {
+        format!("{message}: {cause}")
+    });
+    Diagnostic::new(&codes::COMPILER_FAULT, "", file, message)
+        .with_help("the policies are not at fault: please report this with the file")
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The longest window, in seconds: 100 years (contract §2).
+pub const MAX_WINDOW_SECS: u32 = 3_153_600_000;
+
 /// What a selector may be made of, in the order of the composite key (contract §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {

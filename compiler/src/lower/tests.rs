@@ -1,0 +1,1 @@
+//! Lowering as a whole.
