@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::health::Health;
 use crate::outcome::BackendFailure;
-use crate::status::{PluginStatus, hex};
+use crate::status::PluginStatus;
 
 /// How long an instance that was replaced may take to finish what it owes.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl PluginKinds {
             return Ok(linked.clone());
         }
         let search = self.search.as_ref().ok_or(Missing::NotAsked)?;
-        let pin = sha256.map(|digest| hex(&digest));
+        let pin = sha256.map(|digest| digest.map(|byte| format!("{byte:02x}")).concat());
         let request = LoadRequest {
             search,
             plugin,

@@ -122,7 +122,7 @@ impl Status {
             key_prefix: program.backend().key_prefix.clone(),
             local_fallback: program.fallback().map(fallback),
             plugin,
-            program_digest: hex(program.digest()),
+            program_digest: program.digest_hex(),
             generation,
         }
     }
@@ -160,14 +160,4 @@ fn fallback(settings: &FallbackSettings) -> FallbackStatus {
         key_prefix: settings.key_prefix.clone(),
         max_entries: settings.max_entries.get(),
     }
-}
-
-/// `bytes` in lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 0x0f)]);
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(*byte)])
-        .collect()
 }

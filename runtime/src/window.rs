@@ -41,7 +41,7 @@ impl CheckWindow {
 /// The windows of one policy, burst before sustained; reads as a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowList {
-    /// INVARIANT: the first `len` are the windows; a place beyond repeats a window or is [`WindowList::NONE`].
+    /// INVARIANT: the first `len` are the windows; a place beyond is [`WindowList::NONE`].
     places: [CheckWindow; 2],
     len: usize,
 }
