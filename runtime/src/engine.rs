@@ -38,9 +38,7 @@
 
 use std::fmt;
 
-use quota_compiler::program::{
-    Instruction, PolicyRow, Program, RouteOperand, SlotId, SourceId,
-};
+use quota_compiler::program::{Instruction, PolicyRow, Program, RouteOperand, SlotId, SourceId};
 use quota_compiler::terms::{Dimension, Enforcement, FailurePolicy, WindowKind};
 use smallvec::{SmallVec, smallvec};
 
@@ -380,7 +378,7 @@ impl fmt::Debug for Evaluation<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::sync::Mutex;
 
     use quota_compiler::backend_kind::KnownKinds;
     use quota_compiler::{Limits, compile};
@@ -393,7 +391,12 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_796_001_603_500);
 
     fn program(text: &str) -> Program {
-        let compiled = compile("policies.yaml", text.as_bytes(), Limits::default(), &KnownKinds);
+        let compiled = compile(
+            "policies.yaml",
+            text.as_bytes(),
+            Limits::default(),
+            &KnownKinds,
+        );
         compiled
             .program
             .unwrap_or_else(|| panic!("{:?}", compiled.checked.diagnostics))
@@ -478,11 +481,7 @@ policies:
         (request_said, status, retry_after_secs): (Said, u16, Option<u32>),
     ) {
         let headers = [("x-tenant", "acme")];
-        let outcome = evaluate(
-            &three(settings),
-            &request(Some("login"), &headers),
-            answers,
-        );
+        let outcome = evaluate(&three(settings), &request(Some("login"), &headers), answers);
         let said: Vec<_> = outcome
             .policies
             .iter()
@@ -539,7 +538,12 @@ policies:
             &[burst, OK, sustained],
             (burst, 200, None),
         );
-        check(shadow, &[ALLOWED, ALLOWED, BOTH], &[OK, OK, burst], (burst, 200, None));
+        check(
+            shadow,
+            &[ALLOWED, ALLOWED, BOTH],
+            &[OK, OK, burst],
+            (burst, 200, None),
+        );
     }
 
     #[test]
@@ -551,7 +555,12 @@ policies:
             Reason::BackendUnavailable,
             Reason::BackendError,
         );
-        check("", &[TIMEOUT], &[closed(timeout)], (closed(timeout), 503, None));
+        check(
+            "",
+            &[TIMEOUT],
+            &[closed(timeout)],
+            (closed(timeout), 503, None),
+        );
         check("", &[ERROR], &[closed(error)], (closed(error), 503, None));
         check(
             "backend_failure_policy: fail_closed",
@@ -636,7 +645,11 @@ policies:
         assert_eq!(outcome.policies.len(), 1);
         assert_eq!(outcome.retry_after_secs, None);
         assert_eq!(outcome.policies[0].burst.is_some(), expected == OK);
-        let status = if expected.0 == Decision::Denied { 429 } else { 200 };
+        let status = if expected.0 == Decision::Denied {
+            429
+        } else {
+            200
+        };
         assert_eq!(outcome.status, status);
     }
 
@@ -742,7 +755,11 @@ policies:
             assert_eq!(evaluation.is_empty(), expected.is_empty());
         }
         check(&program, Some("login"), &["listed", "every", "other"]);
-        check(&program, Some("\u{a0}login\t"), &["listed", "every", "other"]);
+        check(
+            &program,
+            Some("\u{a0}login\t"),
+            &["listed", "every", "other"],
+        );
         check(&program, Some("Login"), &["listed", "every"]);
         check(&program, Some("LOGIN"), &["every"]);
         check(&program, Some("pay"), &["every", "other"]);
@@ -767,11 +784,11 @@ policies:
     }
 
     /// Headers that note which name was looked up.
-    struct Noting(RefCell<Vec<String>>);
+    struct Noting(Mutex<Vec<String>>);
 
     impl HeaderLines for Noting {
         fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
-            self.0.borrow_mut().push(name.to_owned());
+            self.0.lock().unwrap().push(name.to_owned());
             if name != "x-absent" {
                 visit(b"acme");
             }
@@ -793,7 +810,7 @@ policies:
   - {{ name: e, selector: {{ token: {{ key: 'header:x-late' }} }}, {windows} }}
 "
         ));
-        let headers = Noting(RefCell::default());
+        let headers = Noting(Mutex::default());
         let request = request(None, &headers);
         let mut evaluation = Evaluation::start(&program, &request, NOW);
         assert_eq!(evaluation.len(), 5);
@@ -804,9 +821,12 @@ policies:
                 [0, 3].contains(&index)
             );
         }
-        assert_eq!(*headers.0.borrow(), ["x-absent", "x-tenant"]);
+        assert_eq!(*headers.0.lock().unwrap(), ["x-absent", "x-tenant"]);
         assert!(matches!(evaluation.prepare(4), Prepared::Check(_)));
-        assert_eq!(*headers.0.borrow(), ["x-absent", "x-tenant", "x-late"]);
+        assert_eq!(
+            *headers.0.lock().unwrap(),
+            ["x-absent", "x-tenant", "x-late"]
+        );
     }
 
     /// The key and windows of the policy at `index`.
@@ -852,7 +872,9 @@ policies:
         };
         let key = |text: &str, index| {
             let headers = [("x-a", "acme"), ("x-b", "acme")];
-            prepared(&program(text), &request(Some("login"), &headers), index).key().to_vec()
+            prepared(&program(text), &request(Some("login"), &headers), index)
+                .key()
+                .to_vec()
         };
         let by_a = "{ route: true, tenant: { key: 'header:x-a' } }";
         let first = key(&text("[]", by_a, 1, ""), 0);
@@ -861,7 +883,8 @@ policies:
         assert_eq!(first, key(&text("[login, pay]", by_a, 9, ""), 0));
         let by_b = "{ route: true, tenant: { key: 'header:x-b' } }";
         assert_eq!(first, key(&text("[]", by_b, 1, ""), 0));
-        let other = "- { name: b, selector: { route: true }, burst: { requests: 1, window_secs: 1 } }";
+        let other =
+            "- { name: b, selector: { route: true }, burst: { requests: 1, window_secs: 1 } }";
         assert_eq!(first, key(&text("[]", by_a, 1, other), 1));
         // The same value in another dimension is another identity, and so is another policy's.
         let as_token = "{ route: true, token: { key: 'header:x-a' } }";
@@ -885,7 +908,9 @@ policies:
     burst: {{ requests: 1, window_secs: 10 }}
 "
                 ));
-                prepared(&program, &request(Some(&route), &NO_HEADERS), 0).key().to_vec()
+                prepared(&program, &request(Some(&route), &NO_HEADERS), 0)
+                    .key()
+                    .to_vec()
             };
             assert_eq!(key(""), key(&route), "{length} bytes");
         }

@@ -326,7 +326,12 @@ mod tests {
 
         #[track_caller]
         fn check_bytes(lines: &[&[u8]], expected: &Expected<'_>) {
-            check_lines(&Source::Header("x-tenant".into()), "x-tenant", lines, expected);
+            check_lines(
+                &Source::Header("x-tenant".into()),
+                "x-tenant",
+                lines,
+                expected,
+            );
         }
 
         #[test]
@@ -396,7 +401,12 @@ mod tests {
 
         #[track_caller]
         fn check(lines: &[&str], expected: &Expected<'_>) {
-            check_lines(&Source::Cookie("sid".into()), "cookie", &bytes(lines), expected);
+            check_lines(
+                &Source::Cookie("sid".into()),
+                "cookie",
+                &bytes(lines),
+                expected,
+            );
         }
 
         #[track_caller]
@@ -429,7 +439,12 @@ mod tests {
             check(&["sid; sid=abc"], &Value("abc"));
             check(&["a=sid=abc"], &Missing);
             check(&["s id=abc"], &Missing);
-            check_lines(&Source::Cookie("sid".into()), "x-cookie", &[b"sid=abc"], &Missing);
+            check_lines(
+                &Source::Cookie("sid".into()),
+                "x-cookie",
+                &[b"sid=abc"],
+                &Missing,
+            );
         }
 
         #[test]
@@ -521,7 +536,11 @@ mod tests {
             check("key=a?b", &Value("a?b"));
             check_name("api key", Some(b"api+key=abc"), &Value("abc"));
             check_name("api key", Some(b"API%20Key=abc"), &Value("abc"));
-            check_name("größe", Some("gr%C3%B6%c3%9fe=abc".as_bytes()), &Value("abc"));
+            check_name(
+                "größe",
+                Some("gr%C3%B6%c3%9fe=abc".as_bytes()),
+                &Value("abc"),
+            );
             check_name("größe", Some("GRößE=abc".as_bytes()), &Value("abc"));
             // Only ASCII case is ignored.
             check_name("größe", Some("GRÖßE=abc".as_bytes()), &Missing);
@@ -605,7 +624,12 @@ mod tests {
 
         #[track_caller]
         fn check(lines: &[&str], expected: &Expected<'_>) {
-            check_lines(&Source::BearerToken, "Authorization", &bytes(lines), expected);
+            check_lines(
+                &Source::BearerToken,
+                "Authorization",
+                &bytes(lines),
+                expected,
+            );
         }
 
         #[test]
@@ -641,7 +665,12 @@ mod tests {
             check(&["Bearer abc def"], &Invalid);
             check(&["Bearer abc\u{2003}def"], &Invalid);
             check(&["Bearer abc, Bearer abc"], &Invalid);
-            check_lines(&Source::BearerToken, "authorization", &[b"Bearer \xff"], &Invalid);
+            check_lines(
+                &Source::BearerToken,
+                "authorization",
+                &[b"Bearer \xff"],
+                &Invalid,
+            );
             check_lines(&Source::BearerToken, "authorization", &[b"\xff"], &Invalid);
         }
 

@@ -428,8 +428,16 @@ mod tests {
         check(&[allowed, open(timeout)], false, allowed);
         check(&[open(timeout), allowed], false, allowed);
         check(&[open(timeout), open(error)], false, open(timeout));
-        check(&[allowed, shadow(burst), shadow(missing)], false, shadow(burst));
-        check(&[open(error), shadow(missing), allowed], false, shadow(missing));
+        check(
+            &[allowed, shadow(burst), shadow(missing)],
+            false,
+            shadow(burst),
+        );
+        check(
+            &[open(error), shadow(missing), allowed],
+            false,
+            shadow(missing),
+        );
         let denied = (Decision::Denied, Reason::SustainedQuotaExhausted);
         check(&[allowed, denied], true, denied);
         check(&[open(timeout), denied], true, denied);

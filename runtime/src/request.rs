@@ -90,7 +90,8 @@ impl<N: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> HeaderLines for [(N, V)] {
 }
 
 impl<N: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync, const COUNT: usize> HeaderLines
-    for [(N, V); COUNT] {
+    for [(N, V); COUNT]
+{
     fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
         self.as_slice().each(name, visit);
     }

@@ -116,7 +116,11 @@ mod tests {
     fn a_window_starts_at_a_multiple_of_its_length_and_holds_now() {
         #[track_caller]
         fn check(length_ms: u64, now: u64, (start_ms, reset_ms): (u64, u64)) {
-            let window = CheckWindow::at(WindowKind::Sustained, operand(7, length_ms), UnixMillis(now));
+            let window = CheckWindow::at(
+                WindowKind::Sustained,
+                operand(7, length_ms),
+                UnixMillis(now),
+            );
             assert_eq!((window.start_ms, window.reset_ms), (start_ms, reset_ms));
             assert_eq!((window.limit, window.length_ms), (7, length_ms));
             assert_eq!(window.kind, WindowKind::Sustained);
@@ -128,13 +132,21 @@ mod tests {
         check(1_000, 1_001, (1_000, 2_000));
         check(60_000, 119_999, (60_000, 120_000));
         check(60_000, 120_000, (120_000, 180_000));
-        check(10_000, 1_796_000_123_456, (1_796_000_120_000, 1_796_000_130_000));
+        check(
+            10_000,
+            1_796_000_123_456,
+            (1_796_000_120_000, 1_796_000_130_000),
+        );
         check(7_000, 15_000, (14_000, 21_000));
         check(CENTURY_MS, 1_796_000_123_456, (0, CENTURY_MS));
         check(CENTURY_MS, CENTURY_MS, (CENTURY_MS, 2 * CENTURY_MS));
         // The last window of time: it ends where the number does.
         check(1_000, u64::MAX, (u64::MAX - u64::MAX % 1_000, u64::MAX));
-        check(CENTURY_MS, u64::MAX, (u64::MAX - u64::MAX % CENTURY_MS, u64::MAX));
+        check(
+            CENTURY_MS,
+            u64::MAX,
+            (u64::MAX - u64::MAX % CENTURY_MS, u64::MAX),
+        );
         check(1, 5, (5, 6));
     }
 
@@ -163,7 +175,16 @@ mod tests {
     #[test]
     fn retry_after_never_exceeds_the_window() {
         for length_ms in [1_000, 7_000, 60_000, 86_400_000, CENTURY_MS] {
-            for now in [0, 1, 999, 1_000, 59_999, 1_796_000_123_456, u64::MAX - 1, u64::MAX] {
+            for now in [
+                0,
+                1,
+                999,
+                1_000,
+                59_999,
+                1_796_000_123_456,
+                u64::MAX - 1,
+                u64::MAX,
+            ] {
                 let now = UnixMillis(now);
                 let window = CheckWindow::at(WindowKind::Burst, operand(1, length_ms), now);
                 let retry_after = u64::from(retry_after_secs(window.reset_ms, now));
