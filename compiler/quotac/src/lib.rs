@@ -7,6 +7,8 @@
 //! | [`mod@check`] | `quotac check`: every diagnostic of the files named |
 //! | [`explain`] | `quotac explain`: the page of a diagnostic code |
 //! | [`input`] | which files a command reads, and how |
+//! | [`print`](mod@print) | `quotac print`: the flat program as text |
+//! | [`schema`] | `quotac schema`: a JSON Schema of the policy file |
 //! | [`kinds`] | what the compiler is told of backend kinds |
 //! | [`render`] | reports, one module per format |
 //! | [`output`] | standard output whose reader may go away |
@@ -16,7 +18,9 @@ pub mod explain;
 pub mod input;
 pub mod kinds;
 pub mod output;
+pub mod print;
 pub mod render;
+pub mod schema;
 
 use std::process::ExitCode;
 

@@ -319,14 +319,12 @@ impl<'a> CodeBuilder<'a> {
     }
 }
 
+/// `count` sources of a slice; as many as a `u16` counts have slots below [`SlotId::NONE`].
 fn slots_that_fit(count: usize) -> Result<u16, LowerError> {
-    u16::try_from(count)
-        .ok()
-        .filter(|count| *count <= MAX_SLICE_SOURCES)
-        .ok_or(LowerError::TooLarge {
-            what: "distinct sources for one route",
-            max: MAX_SLICE_SOURCES.into(),
-        })
+    u16::try_from(count).map_err(|_| LowerError::TooLarge {
+        what: "distinct sources for one route",
+        max: MAX_SLICE_SOURCES.into(),
+    })
 }
 
 /// Two ascending lists with nothing in common, as one.

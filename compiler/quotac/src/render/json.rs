@@ -1,0 +1,121 @@
+//! The JSON report: one document, stable. Lines and columns count from 1, columns in Unicode scalar values; an end is the
+//! place just past the last character.
+
+use quota_compiler::diagnostic::Diagnostic;
+use quota_compiler::span::PolicyText;
+use serde::Serialize;
+
+use super::{Counts, FileReport};
+
+/// The version of the report's shape.
+const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    files: Vec<File<'a>>,
+    summary: Summary,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    path: &'a str,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_digest: Option<&'a str>,
+    diagnostics: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    code: &'a str,
+    name: &'a str,
+    severity: &'a str,
+    message: &'a str,
+    field: &'a str,
+    line: u32,
+    column: u32,
+    end_line: u32,
+    end_column: u32,
+    related: Vec<RelatedEntry<'a>>,
+    help: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RelatedEntry<'a> {
+    message: &'a str,
+    line: u32,
+    column: u32,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    files: usize,
+    errors: usize,
+    warnings: usize,
+    notes: usize,
+}
+
+/// The document about `reports`, with a line break at its end.
+///
+/// # Errors
+///
+/// Those of `serde_json`, which for these types do not occur.
+pub fn render(reports: &[FileReport]) -> Result<String, serde_json::Error> {
+    let counts = Counts::of(reports);
+    let document = Document {
+        version: VERSION,
+        files: reports.iter().map(file).collect(),
+        summary: Summary {
+            files: counts.files,
+            errors: counts.errors,
+            warnings: counts.warnings,
+            notes: counts.notes,
+        },
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn file(report: &FileReport) -> File<'_> {
+    File {
+        path: report.text.name(),
+        ok: report.ok,
+        program_digest: report.program_digest.as_deref(),
+        diagnostics: report
+            .diagnostics
+            .iter()
+            .map(|diagnostic| entry(&report.text, diagnostic))
+            .collect(),
+    }
+}
+
+fn entry<'a>(text: &PolicyText, diagnostic: &'a Diagnostic) -> Entry<'a> {
+    let start = text.place(diagnostic.span.start);
+    let end = text.place(diagnostic.span.end);
+    Entry {
+        code: diagnostic.code.id,
+        name: diagnostic.code.name,
+        severity: diagnostic.severity.as_str(),
+        message: &diagnostic.message,
+        field: &diagnostic.field,
+        line: start.line,
+        column: start.column,
+        end_line: end.line,
+        end_column: end.column,
+        related: diagnostic
+            .related
+            .iter()
+            .map(|related| {
+                let place = text.place(related.span.start);
+                RelatedEntry {
+                    message: &related.message,
+                    line: place.line,
+                    column: place.column,
+                }
+            })
+            .collect(),
+        help: diagnostic.help.as_deref(),
+    }
+}
