@@ -195,6 +195,10 @@ fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
 }
 
 /// A form-decoded value; most are as they were sent.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "boxing the decoded value would allocate in every decision"
+)]
 enum FormText<'a> {
     AsSent(&'a [u8]),
     Decoded(SmallVec<[u8; MAX_VALUE_BYTES]>),
