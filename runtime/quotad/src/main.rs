@@ -1,3 +1,333 @@
 //! The quota daemon: answers proxies, watches its policy file and never dies of a bad one.
 
-fn main() {}
+mod admin;
+mod answer;
+mod http;
+mod lifecycle;
+mod listener;
+mod protection;
+mod reloads;
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use prometheus::{IntGauge, Opts};
+use quota_compiler::Limits;
+use quota_plugin_host::SearchPath;
+use quota_runtime::client_address::TrustedProxies;
+use quota_runtime::reload::PolicyFile;
+use quota_runtime::{OpenError, Quota};
+use quotac::check::{self, CheckOptions};
+use quotac::kinds::PluginOptions;
+use quotac::render::human;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing_subscriber::EnvFilter;
+
+use crate::admin::Admin;
+use crate::http::Decisions;
+use crate::lifecycle::{Phase, Signals};
+use crate::listener::{Bounds, ListenAddress, Listener};
+use crate::protection::Protection;
+use crate::reloads::Reloads;
+
+/// Connections of the admin listener.
+const MAX_ADMIN_CONNECTIONS: usize = 64;
+/// How long backends may take to end with the daemon.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
+
+/// Decides on quotas for proxies and services by a policy file, which it follows as it changes
+#[derive(Debug, Parser)]
+#[command(name = "quotad", version)]
+struct Cli {
+    /// The policy file
+    #[arg(value_name = "POLICY_FILE")]
+    policy_file: PathBuf,
+    /// Where proxies ask for decisions: an IP address and port, or `unix:/path`; may be repeated
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9100")]
+    listen: Vec<ListenAddress>,
+    /// Where operators look: /admin/runtime, /metrics, /livez, /readyz, /healthz
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9101")]
+    admin_listen: ListenAddress,
+    /// A peer whose forwarded headers count: an address, a network, or the word none; may be repeated [default: loopback addresses and unix sockets]
+    #[arg(long = "trusted-proxy", value_name = "CIDR|none")]
+    trusted_proxies: Vec<String>,
+    /// A folder to look for backend plugins in, before the usual ones; may be repeated
+    #[arg(long = "plugin-dir", value_name = "DIR")]
+    plugin_dirs: Vec<PathBuf>,
+    /// The form of log lines, which go to standard error; `QUOTAD_LOG` chooses what is logged, as in `debug` or `quota_runtime=debug`
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+    /// Check the policy file as `quotac check` does, and end
+    #[arg(long)]
+    check: bool,
+    /// Name the deciding policy and the reason in X-Quota-Policy and X-Quota-Reason; many proxies pass these on to the client
+    #[arg(long)]
+    expose_details: bool,
+    /// Seconds to go on serving after SIGTERM while /readyz already says no
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    drain_delay: u32,
+    /// Seconds a client may take to send a request head, time between requests included
+    #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
+    client_timeout: u32,
+    /// The most connections open at once on each decision listener
+    #[arg(long, value_name = "COUNT", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: u32,
+    /// The largest policy file, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_bytes)]
+    max_bytes: u64,
+    /// The most YAML events (nodes, and ends of lists and mappings) of the policy file
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().max_events)]
+    max_events: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let trusted = match TrustedProxies::parse(&cli.trusted_proxies) {
+        Ok(trusted) => trusted,
+        Err(error) => return fail(2, &error),
+    };
+    if cli.check {
+        return check(&cli);
+    }
+    log_to_stderr(cli.log_format);
+    let quota = match open(&cli) {
+        Ok(quota) => quota,
+        Err(error) => return refuse(&error),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(serve(&cli, &quota, trusted)),
+        Err(error) => Err(format!("cannot start the worker threads: {error}")),
+    };
+    if !quota.close(CLOSE_TIME) {
+        tracing::warn!("a backend was still busy at the end");
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error),
+    }
+}
+
+impl Cli {
+    const fn limits(&self) -> Limits {
+        Limits {
+            max_bytes: self.max_bytes,
+            max_events: self.max_events,
+        }
+    }
+}
+
+/// One line on standard error, and the exit code.
+fn fail(code: u8, error: &dyn fmt::Display) -> ExitCode {
+    drop(writeln!(anstream::stderr(), "quotad: error: {error}"));
+    ExitCode::from(code)
+}
+
+fn check(cli: &Cli) -> ExitCode {
+    let options = CheckOptions {
+        paths: vec![cli.policy_file.clone()],
+        plugins: PluginOptions {
+            none: false,
+            directories: cli.plugin_dirs.clone(),
+        },
+        limits: cli.limits(),
+        ..CheckOptions::default()
+    };
+    let (mut stdin, mut out, mut err) = (io::stdin(), anstream::stdout(), anstream::stderr());
+    match check::run(&options, &mut stdin, &mut out, &mut err) {
+        Ok(status) => status.into(),
+        Err(error) => fail(2, &format_args!("cannot write the report: {error}")),
+    }
+}
+
+fn log_to_stderr(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("QUOTAD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    match format {
+        LogFormat::Text => builder.with_ansi(is_terminal && !no_color).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+}
+
+fn open(cli: &Cli) -> Result<Quota, OpenError> {
+    Quota::builder()
+        .limits(cli.limits())
+        .plugins(SearchPath::new(cli.plugin_dirs.clone()))
+        .open_file(&cli.policy_file)
+}
+
+/// Says why there is nothing to start with: everything that is wrong with the file, or one line.
+fn refuse(error: &OpenError) -> ExitCode {
+    let OpenError::Refused(checked) = error else {
+        return fail(1, &error.full_text());
+    };
+    let report = human::diagnostics(&checked.text, &checked.diagnostics);
+    let errors = checked
+        .diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.is_error())
+        .count();
+    drop(write!(anstream::stderr(), "{report}"));
+    let plural = if errors == 1 { "" } else { "s" };
+    fail(
+        1,
+        &format_args!("{} has {errors} error{plural}", checked.text.name()),
+    )
+}
+
+/// Serves until a signal ends it.
+async fn serve(cli: &Cli, quota: &Quota, trusted: TrustedProxies) -> Result<(), String> {
+    let mut signals =
+        Signals::take_over().map_err(|error| format!("cannot listen to signals: {error}"))?;
+    let started_at = quota.now();
+    let legal = |error: prometheus::Error| format!("cannot register metrics: {error}");
+    let reloads = Arc::new(Reloads::new(started_at, &quota.checked()).map_err(legal)?);
+    let phase = Arc::new(Phase::default());
+
+    let decision_protection = Arc::new(Protection::new("decision").map_err(legal)?);
+    let admin_protection = Arc::new(Protection::new("admin").map_err(legal)?);
+    register(quota, &reloads, [&decision_protection, &admin_protection]).map_err(legal)?;
+
+    let mut listeners = Vec::with_capacity(cli.listen.len());
+    for address in &cli.listen {
+        listeners.push(bind(address).await?);
+    }
+    let admin_listener = bind(&cli.admin_listen).await?;
+    let file = PolicyFile::new(quota.clone(), &cli.policy_file, {
+        let reloads = Arc::clone(&reloads);
+        move |reload| reloads.note(reload)
+    });
+    let watch = file
+        .watch()
+        .map_err(|error| format!("cannot start to watch the policy file: {error}"))?;
+
+    let client_timeout = Duration::from_secs(cli.client_timeout.into());
+    let decisions = http::router(Arc::new(Decisions {
+        quota: quota.clone(),
+        trusted,
+        expose_details: cli.expose_details,
+        protection: Arc::clone(&decision_protection),
+    }));
+    let admin = admin::router(Arc::new(Admin {
+        quota: quota.clone(),
+        policy_file: cli.policy_file.display().to_string(),
+        started_at,
+        reloads,
+        phase: Arc::clone(&phase),
+    }));
+    let listening: Vec<_> = listeners.iter().map(Listener::address).collect();
+    let admin_listening = admin_listener.address();
+
+    let (stop_decisions, decisions_stop) = watch::channel(false);
+    let mut decision_tasks = JoinSet::new();
+    for listener in listeners {
+        let bounds = Bounds {
+            max_connections: usize::try_from(cli.max_connections).unwrap_or(usize::MAX),
+            client_timeout,
+            protection: Arc::clone(&decision_protection),
+        };
+        decision_tasks.spawn(listener::serve(
+            listener,
+            decisions.clone(),
+            bounds,
+            decisions_stop.clone(),
+        ));
+    }
+    let (stop_admin, admin_stop) = watch::channel(false);
+    let bounds = Bounds {
+        max_connections: MAX_ADMIN_CONNECTIONS,
+        client_timeout,
+        protection: admin_protection,
+    };
+    let admin_task = tokio::spawn(listener::serve(admin_listener, admin, bounds, admin_stop));
+    phase.bind();
+    tracing::info!(
+        listen = listening.join(","),
+        admin_listen = admin_listening,
+        policy_file = %cli.policy_file.display(),
+        policies = quota.program().policies().len(),
+        "ready"
+    );
+
+    signals.until_end(&file).await;
+    let delay = Duration::from_secs(cli.drain_delay.into());
+    lifecycle::drain(
+        &mut signals,
+        &phase,
+        delay,
+        &stop_decisions,
+        &mut decision_tasks,
+    )
+    .await;
+    stop_admin.send_replace(true);
+    // A scraper that holds its connection open must not hold up the end.
+    if tokio::time::timeout(Duration::from_secs(1), admin_task)
+        .await
+        .is_err()
+    {
+        tracing::debug!("the admin listener had requests in flight at the end");
+    }
+    drop(watch);
+    tracing::info!("ended");
+    Ok(())
+}
+
+async fn bind(address: &ListenAddress) -> Result<Listener, String> {
+    Listener::bind(address)
+        .await
+        .map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+/// Adds the daemon's own families to those of the engine.
+fn register(
+    quota: &Quota,
+    reloads: &Arc<Reloads>,
+    protections: [&Arc<Protection>; 2],
+) -> prometheus::Result<()> {
+    let registry = quota.registry();
+    let build_info = IntGauge::with_opts(
+        Opts::new(
+            "quotad_build_info",
+            "1, labelled with the version of the daemon.",
+        )
+        .const_label("version", env!("CARGO_PKG_VERSION")),
+    )?;
+    build_info.set(1);
+    registry.register(Box::new(build_info))?;
+    registry.register(Box::new(Shared(Arc::clone(reloads))))?;
+    for protection in protections {
+        registry.register(Box::new(protection.as_ref().clone()))?;
+    }
+    Ok(())
+}
+
+/// A collector that is used elsewhere too.
+struct Shared<C>(Arc<C>);
+
+impl<C: prometheus::core::Collector> prometheus::core::Collector for Shared<C> {
+    fn desc(&self) -> Vec<&prometheus::core::Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<prometheus::proto::MetricFamily> {
+        self.0.collect()
+    }
+}

@@ -4,6 +4,7 @@
 use quota_compiler::diagnostic::Diagnostic;
 use quota_compiler::span::PolicyText;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{Counts, FileReport};
 
@@ -76,6 +77,18 @@ pub fn render(reports: &[FileReport]) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string_pretty(&document)?;
     text.push('\n');
     Ok(text)
+}
+
+/// The list of `diagnostics` alone, as it stands in the document.
+#[must_use]
+pub fn diagnostics(text: &PolicyText, diagnostics: &[Diagnostic]) -> Value {
+    diagnostics
+        .iter()
+        .map(|diagnostic| {
+            // Strings, numbers and lists of them: turning them into a value does not fail.
+            serde_json::to_value(entry(text, diagnostic)).unwrap_or_default()
+        })
+        .collect()
 }
 
 fn file(report: &FileReport) -> File<'_> {

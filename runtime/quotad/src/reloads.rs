@@ -1,0 +1,185 @@
+//! What the daemon remembers of its policy file: the last attempt to bring it into force, and the metrics about all of them.
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, IntCounterVec, IntGauge, Opts};
+use quota_compiler::Checked;
+use quota_compiler::diagnostic::Severity;
+use quota_runtime::OpenError;
+use quota_runtime::clock::UnixMillis;
+use quota_runtime::reload::Reload;
+use quotac::render::json;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The last attempt, as the admin view shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LastReload {
+    at_unix_ms: u64,
+    successful: bool,
+    /// Of the program in force since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
+    /// Why the former program stayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// What the compiler says of the file that was read, as `quotac check --format json` lists it.
+    diagnostics: Value,
+}
+
+/// Remembers and counts attempts to bring the policy file into force. The start of the daemon is the first.
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    last: Mutex<LastReload>,
+    successful: IntGauge,
+    success_timestamp: Gauge,
+    total: IntCounterVec,
+}
+
+const SUCCESS: &str = "success";
+const FAILURE: &str = "failure";
+
+impl Reloads {
+    /// The memory of a daemon that started at `at` on a file of which the compiler says `checked`.
+    ///
+    /// # Errors
+    ///
+    /// The names of the families are not legal, which would be a fault of this file.
+    pub(crate) fn new(at: UnixMillis, checked: &Checked) -> prometheus::Result<Self> {
+        let reloads = Self {
+            last: Mutex::new(LastReload {
+                at_unix_ms: at.0,
+                successful: true,
+                generation: Some(1),
+                error: None,
+                diagnostics: diagnostics(checked),
+            }),
+            successful: IntGauge::new(
+                "quotad_config_last_reload_successful",
+                "Whether the policy file as last read is in force (1) or was refused (0).",
+            )?,
+            success_timestamp: Gauge::new(
+                "quotad_config_last_reload_success_timestamp_seconds",
+                "When a policy file was last brought into force, in Unix seconds.",
+            )?,
+            total: IntCounterVec::new(
+                Opts::new(
+                    "quotad_config_reloads_total",
+                    "Attempts to bring a changed policy file into force since the start.",
+                ),
+                &["result"],
+            )?,
+        };
+        for result in [SUCCESS, FAILURE] {
+            reloads.total.with_label_values(&[result]).inc_by(0);
+        }
+        reloads.successful.set(1);
+        reloads.success_timestamp.set(seconds(at));
+        log_findings(checked);
+        Ok(reloads)
+    }
+
+    /// Takes note of an attempt.
+    pub(crate) fn note(&self, reload: &Reload) {
+        let last = match &reload.result {
+            Ok(replaced) => {
+                self.successful.set(1);
+                self.success_timestamp.set(seconds(reload.at));
+                self.total.with_label_values(&[SUCCESS]).inc();
+                log_findings(&replaced.checked);
+                LastReload {
+                    at_unix_ms: reload.at.0,
+                    successful: true,
+                    generation: Some(replaced.generation),
+                    error: None,
+                    diagnostics: diagnostics(&replaced.checked),
+                }
+            }
+            Err(error) => {
+                self.successful.set(0);
+                self.total.with_label_values(&[FAILURE]).inc();
+                LastReload {
+                    at_unix_ms: reload.at.0,
+                    successful: false,
+                    generation: None,
+                    error: Some(error.full_text()),
+                    diagnostics: if let OpenError::Refused(checked) = &**error {
+                        diagnostics(checked)
+                    } else {
+                        Value::Array(Vec::new())
+                    },
+                }
+            }
+        };
+        *self.last.lock() = last;
+    }
+
+    /// The last attempt.
+    pub(crate) fn last(&self) -> LastReload {
+        self.last.lock().clone()
+    }
+}
+
+fn diagnostics(checked: &Checked) -> Value {
+    json::diagnostics(&checked.text, &checked.diagnostics)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds since 1970 stay below 2^53 for 285,000 years"
+)]
+fn seconds(at: UnixMillis) -> f64 {
+    at.0 as f64 / 1000.0
+}
+
+/// Logs the warnings and notes of a file that is in force.
+fn log_findings(checked: &Checked) {
+    for found in &checked.diagnostics {
+        let place = checked.text.place(found.span.start);
+        let (code, file) = (found.code.id, checked.text.name());
+        let (line, column, message) = (place.line, place.column, &found.message);
+        match found.severity {
+            Severity::Error | Severity::Warning => {
+                tracing::warn!(
+                    code,
+                    file,
+                    line,
+                    column,
+                    message,
+                    "the policy file has a warning"
+                );
+            }
+            Severity::Note => {
+                tracing::info!(
+                    code,
+                    file,
+                    line,
+                    column,
+                    message,
+                    "the policy file has a note"
+                );
+            }
+        }
+    }
+}
+
+impl Collector for Reloads {
+    fn desc(&self) -> Vec<&Desc> {
+        [
+            self.successful.desc(),
+            self.success_timestamp.desc(),
+            self.total.desc(),
+        ]
+        .concat()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        [
+            self.successful.collect(),
+            self.success_timestamp.collect(),
+            self.total.collect(),
+        ]
+        .concat()
+    }
+}
