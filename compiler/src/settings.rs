@@ -22,6 +22,9 @@ pub const DEFAULT_COMMAND_TIMEOUT_MS: NonZeroU64 = NonZeroU64::new(100).unwrap()
 /// `backend.max_inflight` where the file names none, in requests.
 pub const DEFAULT_MAX_INFLIGHT: NonZeroU64 = NonZeroU64::new(1024).unwrap();
 
+/// What stands in the place of a secret.
+pub const HIDDEN: &str = "***";
+
 /// The primary backend of a policy file (contract §2).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendSettings {
@@ -82,28 +85,46 @@ impl BackendSettings {
         matches!(self.place, BackendPlace::Remote { .. })
     }
 
-    /// The plugin's own options without user names and passwords in URLs, at any depth.
+    /// The plugin's own options as they may be shown, at any depth: no user names and passwords in URLs, [`HIDDEN`] for what
+    /// has a secret's name; fields sorted, whatever their order in the file.
     #[must_use]
     pub fn public_options(&self) -> Map<String, Value> {
-        self.options
-            .iter()
-            .map(|(name, value)| (name.clone(), without_credentials(value)))
-            .collect()
+        public_fields(&self.options)
     }
 }
 
-fn without_credentials(value: &Value) -> Value {
+fn public_fields(fields: &Map<String, Value>) -> Map<String, Value> {
+    let mut public: Map<_, _> = fields
+        .iter()
+        .map(|(name, value)| {
+            let value = if is_secret_name(name) {
+                HIDDEN.into()
+            } else {
+                public_value(value)
+            };
+            (name.clone(), value)
+        })
+        .collect();
+    public.sort_keys();
+    public
+}
+
+fn public_value(value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(url_without_credentials(text)),
-        Value::Array(items) => items.iter().map(without_credentials).collect(),
-        Value::Object(fields) => Value::Object(
-            fields
-                .iter()
-                .map(|(name, value)| (name.clone(), without_credentials(value)))
-                .collect(),
-        ),
+        Value::Array(items) => items.iter().map(public_value).collect(),
+        Value::Object(fields) => Value::Object(public_fields(fields)),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
+}
+
+/// Parts of option names whose values are never shown.
+const SECRET_NAMES: &[&str] = &["pass", "secret", "token", "credential", "private_key"];
+
+/// Whether the value of the backend option `name` is a secret as a whole.
+pub(crate) fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
 /// `text` without the user name, password and query password of the URL it may be; any other text as it is.
@@ -158,6 +179,8 @@ pub struct FallbackSettings {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[track_caller]
@@ -176,5 +199,26 @@ mod tests {
             "redis+unix:///run/r.sock?db=1",
         );
         check("not a url", "not a url");
+    }
+
+    #[test]
+    fn public_options_are_sorted_and_hold_no_secret() {
+        let options = json!({
+            "url": "redis://user:pass@h/0",
+            "tls": { "private_key_pem": "-----BEGIN", "ca": "ca.pem" },
+            "Password": ["a"],
+            "nodes": ["redis://:p@a", { "b": 1, "a": "x" }],
+        });
+        let Value::Object(options) = options else {
+            unreachable!("it is written as an object")
+        };
+        let settings = BackendSettings {
+            options,
+            ..BackendSettings::default()
+        };
+        assert_eq!(
+            Value::Object(settings.public_options()).to_string(),
+            r#"{"Password":"***","nodes":["redis://a",{"a":"x","b":1}],"tls":{"ca":"ca.pem","private_key_pem":"***"},"url":"redis://h/0"}"#
+        );
     }
 }

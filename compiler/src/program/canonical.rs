@@ -99,10 +99,9 @@ impl Bytes {
         }
     }
 
-    /// Fields by name, whatever their order in the file.
+    /// Public options are sorted by name.
     fn object(&mut self, fields: &Map<String, Value>) {
-        let mut fields: Vec<_> = fields.iter().collect();
-        fields.sort_unstable_by_key(|(name, _)| *name);
+        let fields: Vec<_> = fields.iter().collect();
         self.list(&fields, |bytes, (name, value)| {
             bytes.text(name);
             bytes.value(value);

@@ -18,7 +18,7 @@ use super::secret;
 use super::yaml::{Edge, Node, NodeId, NodeKind, Tree, Via};
 use crate::codes::{self, Code};
 use crate::diagnostic::{Diagnostic, Related};
-use crate::settings::url_without_credentials;
+use crate::settings::{is_secret_name, url_without_credentials};
 use crate::span::{PolicyText, Span};
 use crate::terms::{Enforcement, FailurePolicy};
 
@@ -775,7 +775,7 @@ impl<'a> Decoder<'a> {
         let within_secret = self
             .path
             .iter()
-            .any(|step| matches!(step, Step::Field(name) if secret::is_secret_name(name)));
+            .any(|step| matches!(step, Step::Field(name) if is_secret_name(name)));
         // Braces may also be part of a password. `token` is a selector's dimension, where nothing is lost.
         let shown = if within_secret {
             "`${…}`".to_owned()

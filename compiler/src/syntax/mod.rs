@@ -8,6 +8,7 @@
 //! | `decode`, `scalar` | tree → [`raw`], every fault of shape and type |
 //! | `serde_reader` | the same text through `serde_yaml` itself; both must agree |
 //! | [`source_key`] | the grammar of sources, for the checks |
+//! | [`plain`] | the same scanner for files that are no policy files |
 //!
 //! Nothing but shape and type is judged. Where the two readers differ on purpose stands in [`STRICTER`].
 
@@ -17,6 +18,7 @@ mod document;
 mod events;
 mod gate;
 mod nearest;
+pub mod plain;
 pub mod raw;
 mod scalar;
 mod secret;

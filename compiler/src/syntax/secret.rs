@@ -3,16 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::yaml::{Edge, NodeId, NodeKind, Tree};
+use crate::settings::is_secret_name;
 use crate::span::{PolicyText, Span};
-
-/// Parts of option names whose values are never shown.
-const SECRET_NAMES: &[&str] = &["pass", "secret", "token", "credential", "private_key"];
-
-/// Whether the value of the backend option `name` is a secret as a whole.
-pub(super) fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_NAMES.iter().any(|part| name.contains(part))
-}
 
 /// Hides what looks like a credential in any text, read or not: passwords of URLs, and what follows `password:`.
 pub(super) fn hide_in_text(text: &mut PolicyText) {
