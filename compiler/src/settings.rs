@@ -1,5 +1,6 @@
 //! Backend and fallback settings: the same in the checked IR and in the program, which only carry them to the runtime.
 
+use std::fmt;
 use std::num::NonZeroU64;
 
 use serde_json::{Map, Value};
@@ -26,7 +27,7 @@ pub const DEFAULT_MAX_INFLIGHT: NonZeroU64 = NonZeroU64::new(1024).unwrap();
 pub const HIDDEN: &str = "***";
 
 /// The primary backend of a policy file (contract §2).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct BackendSettings {
     /// `in_memory`, `redis` or a third party's kind.
     pub kind: Box<str>,
@@ -75,6 +76,20 @@ impl Default for BackendSettings {
             plugin_sha256: None,
             options: Map::new(),
         }
+    }
+}
+
+impl fmt::Debug for BackendSettings {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendSettings")
+            .field("kind", &self.kind)
+            .field("key_prefix", &self.key_prefix)
+            .field("place", &self.place)
+            .field("plugin", &self.plugin)
+            .field("plugin_sha256", &self.plugin_sha256)
+            .field("options", &self.public_options())
+            .finish()
     }
 }
 
@@ -219,6 +234,11 @@ mod tests {
         assert_eq!(
             Value::Object(settings.public_options()).to_string(),
             r#"{"Password":"***","nodes":["redis://a",{"a":"x","b":1}],"tls":{"ca":"ca.pem","private_key_pem":"***"},"url":"redis://h/0"}"#
+        );
+        let debug = format!("{settings:?}");
+        assert!(
+            !debug.contains("pass@") && !debug.contains("BEGIN"),
+            "{debug}"
         );
     }
 }

@@ -1,5 +1,6 @@
 //! Places in a policy file: byte ranges, and the text they point into.
 
+use std::fmt;
 use std::ops::Range;
 
 /// A range of bytes of one policy file, half open. Offsets count from the first byte of the file, a byte order mark
@@ -56,12 +57,22 @@ pub struct Place {
 /// The text of one policy file with the index of its lines.
 ///
 /// Bytes that are not UTF-8 have been replaced one by one, so offsets of the text are those of [`PolicyText::as_str`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PolicyText {
     name: String,
     text: String,
     line_starts: Vec<u32>,
     secrets: Vec<Span>,
+}
+
+impl fmt::Debug for PolicyText {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyText")
+            .field("name", &self.name)
+            .field("text", &self.shown())
+            .finish_non_exhaustive()
+    }
 }
 
 impl PolicyText {
