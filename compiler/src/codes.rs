@@ -574,6 +574,15 @@ pub static OPTIONS_UNCHECKED: Code = Code {
     page: include_str!("../explain/Q0619.md"),
 };
 
+/// Q0701: a file of policy test cases is not in order.
+pub static INVALID_TEST_CASE: Code = Code {
+    id: "Q0701",
+    name: "invalid-test-case",
+    severity: Severity::Error,
+    summary: "a file of policy test cases is not in order",
+    page: include_str!("../explain/Q0701.md"),
+};
+
 /// Q0901: the compiler is at fault, not the file.
 pub static COMPILER_FAULT: Code = Code {
     id: "Q0901",
@@ -646,5 +655,6 @@ pub static ALL: &[&Code] = &[
     &INVALID_PLUGIN_SHA256,
     &PLUGIN_OPTION,
     &OPTIONS_UNCHECKED,
+    &INVALID_TEST_CASE,
     &COMPILER_FAULT,
 ];

@@ -1,4 +1,9 @@
 //! What an evaluation costs: no allocation, and no instruction of a policy that does not apply.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test ends where something is not as expected"
+)]
 
 use quota_runtime::clock::UnixMillis;
 use quota_runtime::compiler::backend_kind::KnownKinds;

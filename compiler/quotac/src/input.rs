@@ -2,6 +2,7 @@
 //! bound.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -123,15 +124,7 @@ impl Inputs {
     }
 
     fn walk(&mut self, directory: &Path) -> io::Result<()> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            names.push(entry?.file_name());
-        }
-        names.sort_unstable();
-        for name in names {
-            if name.as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
+        for name in sorted_names(directory)? {
             let path = directory.join(name);
             if let Err(source) = self.add(&path, false) {
                 self.errors.push(InputError { path, source });
@@ -139,6 +132,69 @@ impl Inputs {
         }
         Ok(())
     }
+}
+
+/// Files of policy test cases.
+#[derive(Debug, Default)]
+pub struct CaseFiles {
+    /// In the order given; each file once.
+    pub files: Vec<PathBuf>,
+    /// Paths that could not be looked into.
+    pub errors: Vec<InputError>,
+    seen: HashSet<PathBuf>,
+}
+
+impl CaseFiles {
+    /// Finds what `paths` name: a file, whatever it is called, or a directory (every `*_test.yaml` and `*_test.yml` below it,
+    /// sorted, hidden ones passed over).
+    #[must_use]
+    pub fn find(paths: &[PathBuf]) -> Self {
+        let mut found = Self::default();
+        for path in paths {
+            found.add(path, true);
+        }
+        found
+    }
+
+    fn add(&mut self, path: &Path, named: bool) {
+        if let Err(source) = self.try_add(path, named) {
+            self.errors.push(InputError {
+                path: path.to_owned(),
+                source,
+            });
+        }
+    }
+
+    fn try_add(&mut self, path: &Path, named: bool) -> io::Result<()> {
+        let is_directory = fs::metadata(path)?.is_dir();
+        if !is_directory && !named && !is_case_file(path) {
+            return Ok(());
+        }
+        if !self.seen.insert(fs::canonicalize(path)?) {
+            return Ok(());
+        }
+        if !is_directory {
+            self.files.push(path.to_owned());
+            return Ok(());
+        }
+        for name in sorted_names(path)? {
+            self.add(&path.join(name), false);
+        }
+        Ok(())
+    }
+}
+
+/// The names in `directory`, sorted, without hidden ones.
+fn sorted_names(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        if !name.as_encoded_bytes().starts_with(b".") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn is_yaml(path: &Path) -> bool {

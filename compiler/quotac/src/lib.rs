@@ -9,10 +9,12 @@
 //! | [`input`] | which files a command reads, and how |
 //! | [`print`](mod@print) | `quotac print`: the flat program as text |
 //! | [`schema`] | `quotac schema`: a JSON Schema of the policy file |
+//! | [`test`](mod@test), [`cases`] | `quotac test`: policy test cases |
 //! | [`kinds`] | what the compiler is told of backend kinds |
 //! | [`render`] | reports, one module per format |
 //! | [`output`] | standard output whose reader may go away |
 
+pub mod cases;
 pub mod check;
 pub mod explain;
 pub mod input;
@@ -21,6 +23,7 @@ pub mod output;
 pub mod print;
 pub mod render;
 pub mod schema;
+pub mod test;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ use quotac::Status;
 use quotac::check::{self, CheckOptions, Format};
 use quotac::kinds::PluginOptions;
 use quotac::output::Forgiving;
+use quotac::test::{self, TestOptions};
 use quotac::{explain, print, schema};
 
 #[derive(Debug, Parser)]
@@ -71,6 +72,16 @@ enum Command {
     Print {
         /// The policy file, or - for standard input
         file: PathBuf,
+        #[command(flatten)]
+        reading: Reading,
+    },
+    /// Run files of policy test cases on the engine, with a clock of their own and no server
+    ///
+    /// Exit code: 0 all passed, 1 some failed, 2 could not run.
+    Test {
+        /// Case files, or directories (every *_test.yaml and *_test.yml below)
+        #[arg(required = true, value_name = "FILE")]
+        paths: Vec<PathBuf>,
         #[command(flatten)]
         reading: Reading,
     },
@@ -172,6 +183,14 @@ fn run(command: Command, out: &mut dyn Write, err: &mut dyn Write) -> io::Result
             out,
             err,
         ),
+        Command::Test { paths, reading } => {
+            let options = TestOptions {
+                paths,
+                plugins: reading.plugins(),
+                limits: reading.limits(),
+            };
+            test::run(&options, out, err)
+        }
         Command::Schema => schema::run(out),
     }
 }

@@ -120,7 +120,10 @@ impl Builder<'_> {
         match edge.via {
             Via::Itself | Via::Alias => {}
             Via::Cycle => {
-                self.fault(span, "this alias stands for something that holds it".to_owned());
+                self.fault(
+                    span,
+                    "this alias stands for something that holds it".to_owned(),
+                );
                 return None;
             }
             Via::Misread => {
@@ -156,7 +159,10 @@ impl Builder<'_> {
                 match read {
                     Ok(value) => Some(PlainValue::Scalar(value)),
                     Err(_) => {
-                        self.fault(span, "this value is not one of the type it seems to be".to_owned());
+                        self.fault(
+                            span,
+                            "this value is not one of the type it seems to be".to_owned(),
+                        );
                         None
                     }
                 }
@@ -231,7 +237,10 @@ mod tests {
             panic!("{:?}", read.faults);
         };
         let place = read.text.place(fault.span.start);
-        assert_eq!((place.line, place.column, &*fault.message), (line, column, message));
+        assert_eq!(
+            (place.line, place.column, &*fault.message),
+            (line, column, message)
+        );
     }
 
     #[test]
@@ -239,7 +248,12 @@ mod tests {
         check_fault("a: 1\nb: 2\na: 3\n", 3, 1, "\"a\" is given twice");
         check_fault("a: 1\n---\nb: 2\n", 2, 1, "a second document begins here");
         check_fault("a: *b\n", 1, 4, "there is no anchor before this alias");
-        check_fault("a: &a [*a]\n", 1, 8, "this alias stands for something that holds it");
+        check_fault(
+            "a: &a [*a]\n",
+            1,
+            8,
+            "this alias stands for something that holds it",
+        );
     }
 
     #[test]
@@ -247,7 +261,10 @@ mod tests {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..10 {
             let former = format!("*a{}", level - 1);
-            let line = format!("a{level}: &a{level} [{}]\n", [former.as_str(); 10].join(", "));
+            let line = format!(
+                "a{level}: &a{level} [{}]\n",
+                [former.as_str(); 10].join(", ")
+            );
             text.push_str(&line);
         }
         let read = read("t.yaml", text.as_bytes(), Limits::default());
