@@ -1,1 +1,15 @@
-//! The ui suite.
+//! The ui suite: what a person at a terminal, or a program that reads a report, gets to see.
+//!
+//! - `diagnostics/<code>-<variant>.yaml` is a policy file with that fault; beside it stand what `quotac check` prints for people
+//!   (`.stderr`) and for programs (`.json`).
+//! - Each page of `quotac explain` shows a file that fails and one that passes; both are checked here.
+//! - `cli` runs the built command: exit codes, streams, colours.
+//!
+//! A policy file may begin with a comment `# quotac check --max-bytes 100 policies.yaml`: it is then checked with these options.
+//! `UPDATE_EXPECT=1` rewrites what is expected.
+
+mod case;
+mod diagnostics;
+mod generated;
+mod golden;
+mod pages;

@@ -1,0 +1,64 @@
+//! Every diagnostic code on files that have the fault.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use quota_compiler::codes;
+
+use crate::case::Case;
+use crate::generated;
+use crate::golden::Goldens;
+
+/// What is a secret wherever it stands in a case.
+const SECRET: &str = "hunter2";
+
+#[test]
+fn reports_are_the_expected_ones() {
+    let mut goldens = Goldens::default();
+    let mut shown = BTreeSet::new();
+    for file in files("yaml") {
+        let name = file_name(&file);
+        let code = name.split('-').next().unwrap_or_default();
+        let text = fs::read(&file).expect("a case can be read");
+        let case = Case::check(name, &text);
+        if case.diagnostics().iter().all(|found| found.code.id != code) {
+            goldens.fail(format_args!("{name} does not show {code}"));
+        }
+        shown.insert(code.to_owned());
+        let (human, json) = (case.human(), case.json());
+        if human.contains(SECRET) || json.contains(SECRET) {
+            goldens.fail(format_args!("{name}: a report shows the secret"));
+        }
+        goldens.check(&file.with_extension("stderr"), &human);
+        goldens.check(&file.with_extension("json"), &json);
+    }
+    for row in codes::ALL {
+        if !shown.contains(row.id) && !generated::is_exempt(row.id) {
+            goldens.fail(format_args!("{} has no file in ui/diagnostics", row.id));
+        }
+    }
+    for file in ["stderr", "json"].into_iter().flat_map(files) {
+        if !file.with_extension("yaml").is_file() {
+            goldens.fail(format_args!("{} belongs to no case", file.display()));
+        }
+    }
+    goldens.finish();
+}
+
+/// The files of `ui/diagnostics` with this extension, sorted.
+fn files(extension: &str) -> Vec<PathBuf> {
+    let folder = fs::read_dir("ui/diagnostics").expect("the cases lie beside this file");
+    let mut files: Vec<PathBuf> = folder
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|file| file.extension().is_some_and(|found| found == extension))
+        .collect();
+    files.sort();
+    files
+}
+
+fn file_name(file: &Path) -> &str {
+    file.file_name()
+        .and_then(|name| name.to_str())
+        .expect("a case has a plain name")
+}
