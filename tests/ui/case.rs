@@ -1,5 +1,5 @@
-//! Checks one policy file as `quotac check` would, in this process, on a machine that is the same for everyone: two backend
-//! plugins, and nothing else, can be found.
+//! Checks one policy file as `quotac check` would, or one file of policy test cases (`*_test.yaml`) as `quotac test` would: in
+//! this process, on a machine that is the same for everyone, where two backend plugins and nothing else can be found.
 
 use quota_compiler::Limits;
 use quota_compiler::diagnostic::{Diagnostic, Severity};
@@ -8,6 +8,7 @@ use quota_plugin_sdk::{
     Backend, Capabilities, Context, Decision, Diagnostics, Exported, Health, Item, abi,
 };
 use quota_runtime::backend::PluginKinds;
+use quotac::cases::read;
 use quotac::check::check_text;
 use quotac::render::{FileReport, human, json};
 
@@ -23,15 +24,11 @@ impl Case {
     /// Checks `text`, the content of the file `name`, with the options it asks for.
     #[track_caller]
     pub(crate) fn check(name: &str, text: &[u8]) -> Self {
-        let options = Options::of(text);
-        let search = (!options.no_plugins).then(|| SearchPath::only(vec![PLUGIN_DIR.into()]));
-        let mut kinds = PluginKinds::new(search).expect("the linked-in backend is sound");
-        if !options.no_plugins {
-            kinds
-                .register(&ACME)
-                .expect("the backend of the tests is sound");
-        }
-        let report = check_text(name, text, options.limits, &kinds, options.deny_warnings);
+        let report = if name.ends_with("_test.yaml") {
+            case_file_report(name, text)
+        } else {
+            policy_file_report(name, text)
+        };
         Self { report }
     }
 
@@ -60,6 +57,33 @@ impl Case {
     /// The report for programs.
     pub(crate) fn json(&self) -> String {
         json::render(std::slice::from_ref(&self.report)).expect("a report is JSON")
+    }
+}
+
+#[track_caller]
+fn policy_file_report(name: &str, text: &[u8]) -> FileReport {
+    let options = Options::of(text);
+    let search = (!options.no_plugins).then(|| SearchPath::only(vec![PLUGIN_DIR.into()]));
+    let mut kinds = PluginKinds::new(search).expect("the linked-in backend is sound");
+    if !options.no_plugins {
+        kinds
+            .register(&ACME)
+            .expect("the backend of the tests is sound");
+    }
+    check_text(name, text, options.limits, &kinds, options.deny_warnings)
+}
+
+/// What `quotac test` says of a case file before it runs any case.
+fn case_file_report(name: &str, text: &[u8]) -> FileReport {
+    let (text, diagnostics) = match read::read(name, text, Limits::default()) {
+        Ok(file) => (file.text, Vec::new()),
+        Err(unreadable) => (unreadable.text, unreadable.diagnostics),
+    };
+    FileReport {
+        ok: diagnostics.is_empty(),
+        program_digest: None,
+        text,
+        diagnostics,
     }
 }
 
