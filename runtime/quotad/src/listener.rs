@@ -242,8 +242,7 @@ fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.client_timeout)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .pipeline_flush(true);
+        .max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
