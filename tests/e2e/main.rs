@@ -7,5 +7,6 @@
     reason = "tests, where a panic is how a failure is told"
 )]
 
+mod daemon;
 mod nginx;
 mod policy_file;

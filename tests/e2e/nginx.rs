@@ -51,15 +51,8 @@ impl Recipe {
             .with("server 127.0.0.1:9100;", &format!("server {quotad};"))
             .with("server 127.0.0.1:9200;", &format!("server {backend};"))
             .with("listen 127.0.0.1:8080;", &format!("listen {address};"));
-        let files = [
-            ("nginx.conf", example("nginx.conf").as_str()),
-            ("quota.conf", recipe.quota.as_str()),
-        ]
-        .map(|(name, text)| (name, text.to_owned()));
-        let files: Vec<_> = files
-            .iter()
-            .map(|(name, text)| (*name, text.as_str()))
-            .collect();
+        let main = example("nginx.conf");
+        let files = [("nginx.conf", &*main), ("quota.conf", &*recipe.quota)];
         Nginx::start(program, &files, address)
     }
 }
@@ -220,14 +213,13 @@ fn head_is_decided_and_answered_without_a_body() {
     let kite = [(TENANT, "kite")];
     let allowed = client.request(Method::HEAD, "/api/", &kite);
     assert_eq!((allowed.status, allowed.body.as_str()), (200, ""));
-    assert_eq!(allowed.header("server").is_some(), true);
     let refused = client.request(Method::HEAD, "/api/", &kite);
     assert_eq!((refused.status, refused.body.as_str()), (429, ""));
     assert!(refused.header("retry-after").is_some());
 }
 
 #[test]
-fn bodies_reach_the_backend_and_not_quotad() {
+fn bodies_reach_the_backend() {
     let Some(stack) = Stack::start(&per_tenant(3)) else {
         return;
     };

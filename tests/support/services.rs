@@ -103,6 +103,17 @@ pub fn free_port() -> u16 {
     address.port()
 }
 
+/// What came of a program that ran to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it logged.
+    pub stderr: String,
+}
+
 /// A running program and what it printed. Dropping it kills its process group, and shows the output if the test failed.
 #[derive(Debug)]
 pub struct Process {
@@ -164,6 +175,17 @@ impl Process {
     pub fn wait(&mut self) -> ExitStatus {
         let what = format!("{} to end", self.name);
         wait_for(&what, || self.ended())
+    }
+
+    /// Runs `command` to its end.
+    #[track_caller]
+    pub fn run(name: &str, command: &mut Command) -> Ended {
+        let mut process = Self::start(name, command);
+        Ended {
+            code: process.wait().code(),
+            stdout: process.stdout(),
+            stderr: process.stderr(),
+        }
     }
 
     /// Waits until `probe` finds something; a process that ends meanwhile is a failure.
@@ -275,6 +297,12 @@ impl Quotad {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.listen.parse().expect("one TCP address")
+    }
+
+    /// Every address it listens on for decisions, as it tells them.
+    #[must_use]
+    pub fn listening(&self) -> Vec<&str> {
+        self.listen.split(',').collect()
     }
 
     /// Where operators look.
