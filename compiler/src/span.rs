@@ -62,6 +62,9 @@ pub struct PolicyText {
     name: String,
     text: String,
     line_starts: Vec<u32>,
+    /// How many characters begin before each multiple of `STRIDE` bytes, so that a place far into a long line costs no more
+    /// than one at its start.
+    characters: Vec<u32>,
     secrets: Vec<Span>,
 }
 
@@ -74,6 +77,9 @@ impl fmt::Debug for PolicyText {
             .finish_non_exhaustive()
     }
 }
+
+/// Bytes from one entry of [`PolicyText::characters`] to the next.
+const STRIDE: usize = 1024;
 
 impl PolicyText {
     /// The text of the file called `name` (a path, or `<stdin>`).
@@ -92,10 +98,17 @@ impl PolicyText {
                 line_starts.push(next);
             }
         }
+        let mut characters = vec![0];
+        let mut count = 0;
+        for start in (0..bytes.len()).step_by(STRIDE) {
+            count += characters_in(bytes, start..(start + STRIDE).min(bytes.len()));
+            characters.push(count);
+        }
         Self {
             name: name.into(),
             text,
             line_starts,
+            characters,
             secrets: Vec::new(),
         }
     }
@@ -170,27 +183,32 @@ impl PolicyText {
             .get(line as usize - 1)
             .copied()
             .unwrap_or(0);
-        let column = self
-            .text
-            .get(start as usize..offset as usize)
-            .map_or(0, |before| {
-                before
-                    .chars()
-                    .filter(|character| *character != '\u{feff}')
-                    .count()
-            });
-        Place {
-            line,
-            column: u32::try_from(column + 1).unwrap_or(u32::MAX),
-        }
+        let column = self.characters_before(offset) - self.characters_before(start) + 1;
+        Place { line, column }
     }
 
-    /// The line of the byte at `offset`, from 1; unlike [`PolicyText::place`] its cost does not depend on the line's length.
+    /// How many characters begin before `offset`, which lies on the boundary of one.
+    fn characters_before(&self, offset: u32) -> u32 {
+        let block = offset as usize / STRIDE;
+        let before_block = self.characters.get(block).copied().unwrap_or(0);
+        before_block + characters_in(self.text.as_bytes(), block * STRIDE..offset as usize)
+    }
+
+    /// The line of the byte at `offset`, from 1.
     #[must_use]
     pub fn line(&self, offset: u32) -> u32 {
         let line = self.line_starts.partition_point(|start| *start <= offset);
         u32::try_from(line).unwrap_or(u32::MAX).max(1)
     }
+}
+
+/// How many characters begin in `range`. A byte order mark is none: it takes no column.
+fn characters_in(bytes: &[u8], range: Range<usize>) -> u32 {
+    let begins_one = |index: &usize| {
+        let rest = bytes.get(*index..).unwrap_or_default();
+        rest.first().is_some_and(|byte| byte & 0xC0 != 0x80) && !rest.starts_with(b"\xEF\xBB\xBF")
+    };
+    u32::try_from(range.filter(begins_one).count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -214,6 +232,27 @@ mod tests {
         check("wé€x", 6, 1, 4);
         check("a", 99, 1, 2);
         check("\u{feff}a", 3, 1, 1);
+    }
+
+    #[test]
+    fn places_far_into_a_long_line_count_the_same() {
+        let text = format!("\u{feff}a\n{}", "ab€\u{feff}🎉".repeat(500));
+        let policy_text = PolicyText::new("p.yaml", text.clone());
+        let line_start = text.find('\n').unwrap() + 1;
+        for (offset, _) in text
+            .char_indices()
+            .skip_while(|(offset, _)| *offset < line_start)
+        {
+            let before = text[line_start..offset].chars();
+            let column = before.filter(|character| *character != '\u{feff}').count() + 1;
+            assert_eq!(
+                policy_text.place(u32::try_from(offset).unwrap()),
+                Place {
+                    line: 2,
+                    column: u32::try_from(column).unwrap()
+                }
+            );
+        }
     }
 
     #[test]
