@@ -343,3 +343,38 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looking a route up compares its name with about one other, however many there are: counted, never timed.
+    #[test]
+    fn a_route_is_found_in_one_probe() {
+        for count in [10, 1_000, 100_000_u32] {
+            let routes: Vec<_> = (0..count)
+                .map(|number| (Box::from(format!("route-{number}")), SliceId(number)))
+                .collect();
+            let index_of_routes = RouteIndex::of(&routes);
+            let mut compared = 0_u32;
+            for (name, slice) in &routes {
+                let found = index_of_routes.0.find(RouteIndex::hash(name), |place| {
+                    compared += 1;
+                    routes[index(*place)].0 == *name
+                });
+                assert_eq!(found, Some(&slice.0));
+                assert_eq!(index_of_routes.find(&routes, name), Some(*slice));
+            }
+            // Two names of which 7 bits of the hash agree are compared in vain, now and then.
+            assert!(compared <= count + count / 10, "{compared} for {count}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_nobody_names_is_not_found() {
+        let routes = [(Box::from("a"), SliceId(1))];
+        let index_of_routes = RouteIndex::of(&routes);
+        assert_eq!(index_of_routes.find(&routes, "b"), None);
+        assert_eq!(RouteIndex::of(&[]).find(&[], "a"), None);
+    }
+}

@@ -181,6 +181,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.trim() == name
 }
 
+/// Ids of every table fit a `u32`; the walks below count on it.
 fn sizes(program: &Program) -> Result<(), VerifyError> {
     let sizes = [
         program.routes.len(),
@@ -191,8 +192,11 @@ fn sizes(program: &Program) -> Result<(), VerifyError> {
         program.policies.len(),
         program.templates.len(),
     ];
-    let fit = sizes.iter().all(|size| u32::try_from(*size).is_ok());
-    ensure(fit, Place::Program, Fault::TooLarge)
+    ensure(fit(&sizes), Place::Program, Fault::TooLarge)
+}
+
+fn fit(sizes: &[usize]) -> bool {
+    sizes.iter().all(|size| u32::try_from(*size).is_ok())
 }
 
 /// Sources are normalized, distinct, and in the order in which policies first use them.
@@ -468,4 +472,17 @@ fn naming_of_slices(
         naming_of_slice.push(naming);
     }
     Ok(naming_of_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The one fault nobody can make in a test: the others are made in programs, beside `lower`.
+    #[test]
+    fn tables_are_as_large_as_ids_reach() {
+        let largest = index(u32::MAX);
+        assert!(fit(&[0, largest]));
+        assert!(largest.checked_add(1).is_none_or(|size| !fit(&[0, size])));
+    }
 }

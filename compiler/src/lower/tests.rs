@@ -1,1 +1,0 @@
-//! Lowering as a whole.
