@@ -1,12 +1,15 @@
 //! The daemon as its users meet it: the real command, real files, real proxies.
 
 #![expect(
-    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "tests, where a panic is how a failure is told"
 )]
 
+mod admin;
 mod daemon;
+mod decide;
 mod nginx;
 mod policy_file;
+mod protection;
+mod reload;
