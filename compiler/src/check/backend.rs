@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{Field, Findings, fault_of, listed, quoted, redis_url};
+use super::{Field, Findings, fault_of, redis_url};
 use crate::backend_kind::{BackendKind, BackendKinds, KnownKinds, OptionFault, Unresolved};
 use crate::codes::{self, Code};
 use crate::diagnostic::Diagnostic;
@@ -15,6 +15,7 @@ use crate::settings::{
     FallbackSettings, IN_MEMORY, REDIS,
 };
 use crate::span::Span;
+use crate::syntax::quote::{listed, quote};
 use crate::syntax::raw::{Given, RawBackend, RawFallback, RawOption, RawQuota, Spanned};
 use crate::syntax::{backend_fields, nearest, nearest_by_spelling};
 
@@ -25,6 +26,7 @@ const MAX_ENTRIES: &str = "max_entries";
 const CONNECT_TIMEOUT: &str = "connect_timeout_ms";
 const COMMAND_TIMEOUT: &str = "command_timeout_ms";
 const MAX_INFLIGHT: &str = "max_inflight";
+const KINDS_HELP: &str = "write `kind: in_memory`, `kind: redis` or the kind of a plugin";
 
 /// What was found of the backend and the fallback.
 pub(super) struct Checked<'a> {
@@ -202,20 +204,16 @@ impl<'a> BackendChecker<'a, '_, '_> {
         let kind = match &self.raw.kind {
             Given::Faulty => None,
             Given::Absent => {
+                let meant = self.meant_by("kind");
                 let fault = Diagnostic::new(
                     &codes::BACKEND_WITHOUT_KIND,
                     self.field.field("kind").to_string(),
-                    self.place,
+                    meant.map_or(self.place, |option| option.key),
                     "backend names no `kind`",
                 );
-                let meant = self
-                    .raw
-                    .other
-                    .iter()
-                    .find(|option| nearest(&option.name, ["kind"]).is_some());
                 self.findings.report(fault.with_help(meant.map_or_else(
-                    || "add `kind: in_memory`, `kind: redis` or the kind of a plugin".to_owned(),
-                    |option| format!("did you mean `kind` by {}?", quoted(&option.name)),
+                    || KINDS_HELP.to_owned(),
+                    |option| did_you_mean("kind", option),
                 )));
                 None
             }
@@ -232,6 +230,16 @@ impl<'a> BackendChecker<'a, '_, '_> {
         kinds: &dyn BackendKinds,
     ) -> Option<Kind<'a>> {
         let name = given.value.as_str();
+        if name.trim().is_empty() {
+            let fault = fault_of(
+                &codes::UNKNOWN_BACKEND_KIND,
+                &self.field.field("kind"),
+                given,
+                "backend kind is blank",
+            );
+            self.findings.report(fault.with_help(KINDS_HELP));
+            return None;
+        }
         if !is_kind_name(name) {
             let help = nearest_by_spelling(name, [IN_MEMORY, REDIS]).map_or_else(
                 || {
@@ -305,12 +313,27 @@ impl<'a> BackendChecker<'a, '_, '_> {
         }
     }
 
+    /// The option that was reported to be the missing `url`, misspelt.
+    fn misspelt_url(&self, kind: &Kind<'_>) -> Option<&'a RawOption> {
+        (kind.name == REDIS && self.raw.url.is_absent())
+            .then(|| self.meant_by(URL))
+            .flatten()
+    }
+
+    /// The option that was surely meant to be the field `name`.
+    fn meant_by(&self, name: &'static str) -> Option<&'a RawOption> {
+        self.raw
+            .other
+            .iter()
+            .find(|option| nearest(&option.name, [name]).is_some())
+    }
+
     fn report_unknown_kind(&mut self, given: &Spanned<String>, help: String) {
         let fault = fault_of(
             &codes::UNKNOWN_BACKEND_KIND,
             &self.field.field("kind"),
             given,
-            format!("unknown backend kind {}", quoted(&given.value)),
+            format!("unknown backend kind {}", quote(&given.value)),
         );
         self.findings.report(fault.with_help(help));
     }
@@ -345,7 +368,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
         } else {
             format!(
                 "plugin {} is neither a file name nor an absolute path",
-                quoted(plugin)
+                quote(plugin)
             )
         };
         let fault = fault_of(
@@ -374,7 +397,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 &codes::INVALID_PLUGIN_SHA256,
                 &self.field.field("plugin_sha256"),
                 given,
-                format!("{} is not a SHA-256", quoted(digits)),
+                format!("{} is not a SHA-256", quote(digits)),
             );
             self.findings.report(fault.with_help(
                 "give the 64 hexadecimal digits that `sha256sum` prints for the library",
@@ -434,7 +457,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 &raw.max_entries,
                 DEFAULT_MAX_ENTRIES,
                 &codes::ZERO_MAX_ENTRIES,
-                "backend holds no buckets",
+                "backend of 0 entries holds no buckets",
             )
         });
         let remote_fields = (remote != Some(false)).then(|| {
@@ -457,7 +480,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 &raw.max_inflight,
                 DEFAULT_MAX_INFLIGHT,
                 &codes::ZERO_MAX_INFLIGHT,
-                "backend lets no request in",
+                "backend with room for 0 requests lets none in",
             );
             (connect, command, inflight)
         });
@@ -504,7 +527,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
         message: &str,
     ) -> Option<NonZeroU64> {
         let field = self.field.field(name);
-        let help = format!("give a number of at least 1, or leave it out for {default}");
+        let help = format!("give a number of at least 1, or leave `{name}` out for {default}");
         check_positive(
             &field,
             given,
@@ -522,14 +545,17 @@ impl<'a> BackendChecker<'a, '_, '_> {
         }
         let given = match &self.raw.url {
             Given::Absent if kind.name == REDIS => {
+                let meant = self.misspelt_url(kind);
                 let fault = Diagnostic::new(
                     &codes::URL_MISSING,
                     self.field.field(URL).to_string(),
-                    self.place,
+                    meant.map_or(self.place, |option| option.key),
                     "backend `redis` has no `url`",
                 );
-                self.findings
-                    .report(fault.with_help("add one, such as `url: redis://localhost:6379/0`"));
+                self.findings.report(fault.with_help(meant.map_or_else(
+                    || "add one, such as `url: redis://localhost:6379/0`".to_owned(),
+                    |option| did_you_mean(URL, option),
+                )));
                 return UrlState::Reported;
             }
             Given::Absent => return UrlState::Sound,
@@ -544,12 +570,8 @@ impl<'a> BackendChecker<'a, '_, '_> {
         let fault = if url.is_empty() {
             let fault = fault_of(&codes::BLANK_URL, &field, given, "backend URL is blank");
             fault.with_help("give the server's URL, such as `redis://localhost:6379/0`")
-        } else if let Some(message) = redis_url::fault(url) {
-            let fault = fault_of(&codes::INVALID_URL, &field, given, message);
-            fault.with_help(
-                "write `redis://host:port/db`, `rediss://host:port/db` for TLS or `redis+unix:///path?db=0`; \
-                 percent-encode `@`, `:`, `/`, `?` and `#` in a user name or password",
-            )
+        } else if let Some(fault) = redis_url::fault(url) {
+            fault_of(&codes::INVALID_URL, &field, given, fault.message).with_help(fault.help)
         } else {
             return UrlState::Sound;
         };
@@ -576,9 +598,13 @@ impl<'a> BackendChecker<'a, '_, '_> {
             Options::Unchecked(reason) => self.note_unchecked(kind, reason.as_deref()),
             Options::Checked(check) => {
                 let value = Value::Object(options.clone());
+                let misspelt = self.misspelt_url(kind).map(|option| option.name.as_str());
                 for fault in check.check(&value) {
-                    // Where the URL was reported, the plugin finds it wrong or, at the top, missing: nothing new.
-                    let known = matches!(fault.pointer.as_str(), "" | "/url");
+                    // Where the URL was reported, the plugin finds it wrong or, at the top, missing, or does not know
+                    // what was meant to be it: nothing new.
+                    let known = matches!(fault.pointer.as_str(), "" | "/url")
+                        || misspelt
+                            .is_some_and(|name| fault.pointer.strip_prefix('/') == Some(name));
                     if url_is_sound || !known {
                         self.report_option(&fault, &value, kind);
                     }
@@ -607,7 +633,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
             format!(
                 "backend kind `{}` has no field {}",
                 kind.name,
-                quoted(&option.name)
+                quote(&option.name)
             ),
         );
         self.findings.report(fault.with_help(help));
@@ -620,10 +646,12 @@ impl<'a> BackendChecker<'a, '_, '_> {
             Given::Value { key, .. } if kind.name != REDIS => Some((URL, *key)),
             Given::Value { .. } | Given::Absent | Given::Faulty => None,
         };
+        let misspelt = self.misspelt_url(kind).map(|option| option.key);
         let others = self
             .raw
             .other
             .iter()
+            .filter(|other| Some(other.key) != misspelt)
             .map(|other| (other.name.as_str(), other.key));
         let mut own: Vec<_> = own_url.into_iter().chain(others).collect();
         own.sort_by_key(|(_, key)| key.start);
@@ -635,7 +663,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
         own.truncate(MOST_LISTED);
         for (name, _) in &own {
             if let Some(nearest) = nearest_by_spelling(name, backend_fields()) {
-                help.push_str(&format!("; did you mean `{nearest}` by {}?", quoted(name)));
+                help.push_str(&format!("; did you mean `{nearest}` by {}?", quote(name)));
             }
         }
         let names = listed(own.iter().map(|(name, _)| *name));
@@ -741,17 +769,22 @@ fn check_fallback(
         &given.max_entries,
         None,
         &codes::ZERO_FALLBACK_ENTRIES,
-        "local fallback holds no buckets",
+        "local fallback of 0 entries holds no buckets",
         "give a number of at least 1, or remove `local_fallback`".to_owned(),
         findings,
     );
     if let Some(kind) = kind.filter(|kind| !kind.remote) {
+        let default = if kind.place.is_none() {
+            "the default "
+        } else {
+            ""
+        };
         let mut fault = Diagnostic::new(
             &codes::FALLBACK_WITHOUT_REMOTE,
             field.to_string(),
             key,
             format!(
-                "local fallback stands beside backend `{}`, which is not remote",
+                "local fallback stands beside {default}backend `{}`, which is not remote",
                 kind.name
             ),
         );
@@ -781,7 +814,11 @@ fn warn_of_shared_prefix(
     field: &Field<'_>,
     findings: &mut Findings<'_>,
 ) {
-    let Some(backend) = raw.backend.value() else {
+    let Given::Value {
+        key: backend_key,
+        value: backend,
+    } = &raw.backend
+    else {
         return;
     };
     let of_backend = &backend.value.key_prefix;
@@ -799,19 +836,28 @@ fn warn_of_shared_prefix(
         return;
     }
     let place = of_fallback.value().map_or(key, |given| given.span);
-    let mut warning = Diagnostic::new(
+    let (backend_place, backend_prefix) = match of_backend.value() {
+        Some(given) => (given.span, "the backend's key prefix"),
+        None => (
+            *backend_key,
+            "the backend's key prefix is this one by default",
+        ),
+    };
+    let warning = Diagnostic::new(
         &codes::FALLBACK_PREFIX_SHARED,
         field.field("key_prefix").to_string(),
         place,
         format!(
             "local fallback and backend share the key prefix {}",
-            quoted(&prefix)
+            quote(&prefix)
         ),
-    );
-    if let Some(given) = of_backend.value() {
-        warning = warning.with_related(given.span, "the backend's key prefix");
-    }
+    )
+    .with_related(backend_place, backend_prefix);
     findings.report(warning.with_help("give the fallback a key prefix of its own"));
+}
+
+fn did_you_mean(name: &str, option: &RawOption) -> String {
+    format!("did you mean `{name}` by {}?", quote(&option.name))
 }
 
 /// A key prefix, trimmed; `None` when it was reported.
@@ -836,7 +882,7 @@ fn check_prefix(
             "key prefix is blank",
         );
         findings.report(fault.with_help(format!(
-            "give a key prefix, or leave it out for `{default}`"
+            "give a key prefix, or leave `key_prefix` out for `{default}`"
         )));
         return None;
     }
@@ -1046,7 +1092,7 @@ mod tests {
         check_backend("kind: reddis", &[("Q0601", 17)]);
         check_backend("kind: Redis", &[("Q0601", 17)]);
         check_backend("kind: ''", &[("Q0601", 17)]);
-        check_backend("type: in_memory", &[("Q0602", 10)]);
+        check_backend("type: in_memory", &[("Q0602", 11)]);
         check_backend("kind: 'in_memory '", &[("Q0601", 17)]);
         check_backend("kind: in_memory", &[]);
         let (field, text, message, _, help) = fault("backend: {kind: reddis}\n");
@@ -1055,7 +1101,7 @@ mod tests {
         assert_eq!(message, "unknown backend kind `reddis`");
         assert_eq!(
             help,
-            "did you mean `redis`? known kinds are `in_memory`, `redis`"
+            "did you mean `redis`? known kinds are `in_memory` and `redis`"
         );
         assert_eq!(
             fault("backend: {kind: In-Memory}\n").4,
@@ -1068,7 +1114,7 @@ mod tests {
             .and_then(|fault| fault.help.as_deref());
         assert_eq!(
             help,
-            Some("known kinds are `in_memory`, `near`; plugins were looked for in `/plugins`")
+            Some("known kinds are `in_memory` and `near`; plugins were looked for in `/plugins`")
         );
     }
 
@@ -1103,7 +1149,7 @@ mod tests {
         );
         assert_eq!(
             fault("backend: {kind: in_memory, nodes: [1]}\n").4,
-            "`in_memory` takes `kind`, `key_prefix`, `plugin`, `plugin_sha256`, `max_entries`"
+            "`in_memory` takes `kind`, `key_prefix`, `plugin`, `plugin_sha256` and `max_entries`"
         );
     }
 
@@ -1116,7 +1162,7 @@ mod tests {
         );
         assert_eq!(
             fault("backend: {kind: in_memory, max_entries: 0}\n").4,
-            "give a number of at least 1, or leave it out for 4096"
+            "give a number of at least 1, or leave `max_entries` out for 4096"
         );
     }
 
@@ -1206,6 +1252,21 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_kind_or_url_is_pointed_at_once() {
+        let (_, text, _, _, help) = fault("backend: {key_prefix: a, type: in_memory}\n");
+        assert_eq!(text, "type");
+        assert_eq!(help, "did you mean `kind` by `type`?");
+        let misspelt = "backend: {kind: redis, urll: redis://h}\n";
+        let (field, text, message, _, help) = fault(misspelt);
+        assert_eq!((field.as_str(), text.as_str()), ("backend.url", "urll"));
+        assert_eq!(message, "backend `redis` has no `url`");
+        assert_eq!(help, "did you mean `url` by `urll`?");
+        let with = |option: &str| format!("backend: {{kind: redis, {option}: bad, must: 1}}\n");
+        check_plugins(&with("urll"), &[("Q0605", 1, 24)]);
+        check_plugins(&with("other"), &[("Q0605", 1, 10), ("Q0618", 1, 31)]);
+    }
+
+    #[test]
     fn a_refused_plugin_says_why() {
         check_plugins("backend: {kind: refused, other: 1}\n", &[("Q0615", 1, 17)]);
         let checked = with_plugins("backend: {kind: refused, plugin: libx.so}\n");
@@ -1254,7 +1315,7 @@ mod tests {
         assert_eq!(text, "tls");
         assert_eq!(
             message,
-            "options of backend `redis` were not checked: `tls`, `max_inflght` (no plugin was asked)"
+            "options of backend `redis` were not checked: `tls` and `max_inflght` (no plugin was asked)"
         );
         assert_eq!(
             help,

@@ -18,6 +18,7 @@ use crate::diagnostic::{self, Diagnostic};
 use crate::ir::Quota;
 use crate::span::{PolicyText, Span};
 use crate::syntax;
+use crate::syntax::quote::visible;
 use crate::syntax::raw::{Given, RawQuota, Spanned};
 use crate::{Checked, Limits, codes};
 
@@ -161,7 +162,7 @@ impl fmt::Display for Field<'_> {
         match self.step {
             Step::Name(name) => {
                 let dot = self.parent.is_some_and(|parent| !parent.is_top_level());
-                write!(f, "{}{name}", if dot { "." } else { "" })
+                write!(f, "{}{}", if dot { "." } else { "" }, visible(name))
             }
             Step::Index(index) => write!(f, "[{index}]"),
         }
@@ -175,7 +176,14 @@ struct Findings<'t> {
 }
 
 impl Findings<'_> {
-    fn report(&mut self, fault: Diagnostic) {
+    fn report(&mut self, mut fault: Diagnostic) {
+        // The place an alias stands for may be the very one the fault disagrees with, which says more.
+        if let [defined, other, ..] = fault.related.as_slice()
+            && defined.message == DEFINED_HERE
+            && defined.span == other.span
+        {
+            fault.related.remove(0);
+        }
         self.list.push(fault);
     }
 
@@ -225,6 +233,9 @@ impl Findings<'_> {
     }
 }
 
+/// What stands at the place an alias stands for.
+const DEFINED_HERE: &str = "defined here";
+
 /// A fault of `value` as a whole; a value used through an alias is also shown where it is defined.
 fn fault_of<T>(
     code: &'static Code,
@@ -234,33 +245,9 @@ fn fault_of<T>(
 ) -> Diagnostic {
     let fault = Diagnostic::new(code, field.to_string(), value.span, message);
     match value.defined {
-        Some(defined) => fault.with_related(defined, "defined here"),
+        Some(defined) => fault.with_related(defined, DEFINED_HERE),
         None => fault,
     }
-}
-
-/// `text` of the file as a message shows it: in backticks, on one line, cut short where it is long.
-fn quoted(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut shown = String::from("`");
-    let mut characters = text.chars();
-    for character in characters.by_ref().take(MOST) {
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    if characters.next().is_some() {
-        shown.push('…');
-    }
-    shown.push('`');
-    shown
-}
-
-/// Several words as a message lists them.
-fn listed<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    words.into_iter().map(quoted).collect::<Vec<_>>().join(", ")
 }
 
 /// Each key that equals an earlier one: its position, and the position of the first of its equals. Every key is hashed once.
@@ -594,9 +581,21 @@ policies:
     }
 
     #[test]
-    fn text_of_the_file_is_shown_on_one_line_and_cut_short() {
-        assert_eq!(quoted("a\nb"), "`a\\nb`");
-        assert_eq!(quoted(&"é".repeat(61)), format!("`{}…`", "é".repeat(60)));
+    fn no_message_shows_the_password_of_a_url() {
+        let url = "redis://quota:hunter2@h";
+        for yaml in [
+            format!("backend: {{kind: '{url}'}}\n"),
+            format!("backend: {{kind: in_memory, '{url}': 1}}\n"),
+            format!("backend: {{kind: in_memory, plugin: '{url}', plugin_sha256: '{url}'}}\n"),
+            format!(
+                "policies:\n- {{name: '{url}', selector: {{tenant: {{key: '{url}'}}}}, burst: {{requests: 1, window_secs: 1}}}}\n"
+            ),
+        ] {
+            let checked = checked(&yaml);
+            assert!(!checked.diagnostics.is_empty(), "{yaml}");
+            let said = format!("{:?}", checked.diagnostics);
+            assert!(!said.contains("hunter2"), "{said}");
+        }
     }
 
     /// A key that counts how often one is compared with another.

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::backend::Ceiling;
-use super::{Field, Findings, fault_of, quoted, repeats, selector, window};
+use super::{Field, Findings, fault_of, repeats, selector, window};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::ir::{Policy, Routes, Selector, Windows};
 use crate::span::Span;
+use crate::syntax::quote::quote;
 use crate::syntax::raw::{Given, RawPolicy, Spanned};
 use crate::terms::{Dimension, Source};
 
@@ -63,7 +64,7 @@ impl Checked<'_> {
     fn called(&self) -> String {
         self.name.map_or_else(
             || "a policy".to_owned(),
-            |name| format!("policy {}", quoted(name)),
+            |name| format!("policy {}", quote(name)),
         )
     }
 
@@ -193,7 +194,7 @@ fn report_repeated_names(
             &codes::DUPLICATE_POLICY_NAME,
             &policy_field.field("name"),
             given,
-            format!("two policies are called {}", quoted(name)),
+            format!("two policies are called {}", quote(name)),
         );
         fault.span = policy.place(given.span);
         findings.report(
@@ -290,6 +291,13 @@ mod tests {
         assert_eq!(field, "policies[1].name");
         assert_eq!(text, "' ab'");
         assert_eq!(message, "two policies are called `ab`");
+        assert_eq!(related, ["ab"]);
+    }
+
+    #[test]
+    fn a_name_repeated_through_an_alias_is_shown_once_where_it_stands() {
+        let (_, text, _, related, _) = fault(&policies(&["name: &n ab", "name: *n"]));
+        assert_eq!(text, "*n");
         assert_eq!(related, ["ab"]);
     }
 

@@ -4,26 +4,41 @@
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
+/// Why a URL is no Redis URL, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UrlFault {
+    pub(super) message: String,
+    pub(super) help: &'static str,
+}
+
+const FORMS: &str =
+    "write `redis://host:port/db`, `rediss://host:port/db` for TLS or `redis+unix:///path?db=0`";
+/// A password that holds such a character ends the part of the URL it stands in, so that what follows is read as another.
+const ENCODE: &str = "write `redis://host:port/db`; percent-encode `@`, `:`, `/`, `?` and `#` in a user name or password";
+
+fn found(message: impl Into<String>, help: &'static str) -> Option<UrlFault> {
+    let message = message.into();
+    Some(UrlFault { message, help })
+}
+
 /// Why `url` is no Redis URL; `None` where it is one.
-pub(super) fn fault(url: &str) -> Option<String> {
+pub(super) fn fault(url: &str) -> Option<UrlFault> {
     let parsed = match Url::parse(url) {
         Ok(parsed) => parsed,
-        Err(url::ParseError::RelativeUrlWithoutBase) => {
-            return Some("URL has no scheme".to_owned());
-        }
-        Err(url::ParseError::EmptyHost) => return Some("URL names no host".to_owned()),
-        Err(error) => return Some(format!("URL cannot be read: {error}")),
+        Err(url::ParseError::RelativeUrlWithoutBase) => return found("URL has no scheme", FORMS),
+        Err(url::ParseError::EmptyHost) => return found("URL names no host", FORMS),
+        Err(error) => return found(format!("URL cannot be read: {error}"), ENCODE),
     };
     match parsed.scheme() {
         "redis" | "valkey" => tcp_fault(&parsed),
         "rediss" | "valkeys" => tcp_fault(&parsed).or_else(|| fragment_fault(&parsed)),
         "unix" | "redis+unix" | "valkey+unix" => unix_fault(&parsed),
-        _ => Some("URL scheme is not one of a Redis server".to_owned()),
+        _ => found("URL scheme is not one of a Redis server", FORMS),
     }
     .or_else(|| protocol_fault(&parsed))
 }
 
-fn tcp_fault(url: &Url) -> Option<String> {
+fn tcp_fault(url: &Url) -> Option<UrlFault> {
     let host = match url.host() {
         None => String::new(),
         Some(Host::Domain(name)) => name.to_owned(),
@@ -31,49 +46,69 @@ fn tcp_fault(url: &Url) -> Option<String> {
         Some(Host::Ipv6(address)) => address.to_string(),
     };
     if host.is_empty() {
-        return Some("URL names no host".to_owned());
+        return found("URL names no host", FORMS);
     }
     if matches!(host.as_str(), "0.0.0.0" | "::") {
-        return Some("URL names the wildcard address, which is no server".to_owned());
+        return found(
+            "URL names the wildcard address, which is no server",
+            "name the server, such as `redis://127.0.0.1:6379`",
+        );
     }
     let database = url.path().trim_matches('/');
     if !database.is_empty() && !is_database(database) {
-        return Some("database in the URL's path is not a number".to_owned());
+        return found("database in the URL's path is not a number", ENCODE);
     }
     let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
     if !is_text(url.username()) || !url.password().is_none_or(is_text) {
-        return Some("user name or password in the URL is not UTF-8".to_owned());
+        return found(
+            "user name or password in the URL is not UTF-8",
+            "percent-encode the bytes of its UTF-8",
+        );
     }
     None
 }
 
-fn fragment_fault(url: &Url) -> Option<String> {
+fn fragment_fault(url: &Url) -> Option<UrlFault> {
     match url.fragment() {
         None | Some("insecure") => None,
-        Some(_) => Some("URL has a fragment other than `#insecure`".to_owned()),
+        Some(_) => found(
+            "URL has a fragment other than `#insecure`",
+            "remove it; percent-encode `#` in a user name or password as `%23`",
+        ),
     }
 }
 
-fn unix_fault(url: &Url) -> Option<String> {
+fn unix_fault(url: &Url) -> Option<UrlFault> {
     let path_is_absolute = !url.cannot_be_a_base() && url.path().len() > 1;
     if !path_is_absolute || !matches!(url.host_str(), None | Some("" | "localhost")) {
-        return Some("URL names no socket path".to_owned());
+        return found(
+            "URL names no socket path",
+            "write `redis+unix:///path/to/the.sock`",
+        );
     }
     let databases = url.query_pairs().filter(|(name, _)| name == "db");
     if databases.last().is_some_and(|(_, db)| !is_database(&db)) {
-        return Some("database in the URL's query is not a number".to_owned());
+        return found(
+            "database in the URL's query is not a number",
+            "write a number, such as `?db=0`",
+        );
     }
     None
 }
 
-fn protocol_fault(url: &Url) -> Option<String> {
+fn protocol_fault(url: &Url) -> Option<UrlFault> {
     let last = url
         .query_pairs()
         .filter(|(name, _)| name == "protocol")
         .last();
     let (_, protocol) = last?;
-    (!matches!(protocol.as_ref(), "2" | "resp2" | "3" | "resp3"))
-        .then(|| "protocol in the URL's query is neither `resp2` nor `resp3`".to_owned())
+    if matches!(protocol.as_ref(), "2" | "resp2" | "3" | "resp3") {
+        return None;
+    }
+    found(
+        "protocol in the URL's query is neither `resp2` nor `resp3`",
+        "write one of the two, or leave `protocol` out",
+    )
 }
 
 /// Redis numbers its databases from 0.
@@ -87,7 +122,8 @@ mod tests {
 
     #[track_caller]
     fn check(url: &str, expected: Option<&str>) {
-        assert_eq!(fault(url).as_deref(), expected);
+        let message = fault(url).map(|fault| fault.message);
+        assert_eq!(message.as_deref(), expected);
     }
 
     #[test]
@@ -180,7 +216,7 @@ mod tests {
             "redis:u:pa55word@h",
             "redis://h?protocol=pa55word",
         ] {
-            let message = fault(url).expect("a fault");
+            let message = fault(url).expect("a fault").message;
             assert!(!message.contains("pa55"), "{message}");
         }
     }

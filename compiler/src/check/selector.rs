@@ -1,9 +1,10 @@
 //! Selectors: at least one dimension, each source legal for its dimension, no source in two dimensions.
 
-use super::{Field, Findings, fault_of, listed, quoted};
+use super::{Field, Findings, fault_of};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::ir::Selector;
+use crate::syntax::quote::{listed, listed_or, quote};
 use crate::syntax::raw::{Given, RawPolicy, RawSelector, RawSource, Spanned};
 use crate::syntax::source_key::{self, SourceFault, SourceFaultKind};
 use crate::terms::{Dimension, Source};
@@ -108,8 +109,8 @@ fn check_source<'a>(
             .map(Dimension::as_str);
         let help = format!(
             "{} may fill {}; {}",
-            quoted(value),
-            listed(legal_elsewhere),
+            quote(value),
+            listed_or(legal_elsewhere),
             sources_for(dimension)
         );
         let mut fault = fault_of(
@@ -118,7 +119,7 @@ fn check_source<'a>(
             given,
             format!(
                 "source {} is not legal for dimension `{}`",
-                quoted(value),
+                quote(value),
                 dimension.as_str()
             ),
         );
@@ -140,7 +141,7 @@ fn report_fault(
     field: &Field<'_>,
     findings: &mut Findings<'_>,
 ) {
-    let part = quoted(given.value.get(fault.range.clone()).unwrap_or(&given.value));
+    let part = quote(given.value.get(fault.range.clone()).unwrap_or(&given.value));
     let (code, message, help) = match &fault.kind {
         SourceFaultKind::Blank => (
             &codes::BLANK_SOURCE,
@@ -152,7 +153,7 @@ fn report_fault(
             format!("unknown source {part}"),
             nearest.as_ref().map_or_else(
                 || sources_for(dimension),
-                |nearest| format!("did you mean {}?", quoted(nearest)),
+                |nearest| format!("did you mean {}?", quote(nearest)),
             ),
         ),
         SourceFaultKind::NeverIdentity(word) => (
@@ -163,7 +164,10 @@ fn report_fault(
         SourceFaultKind::BlankName(kind) => (
             &codes::BLANK_SOURCE_NAME,
             format!("source {part} names no {}", named_thing(kind)),
-            format!("write the name after the colon, such as `{kind}:x-tenant-id`"),
+            format!(
+                "write the name after the colon, such as `{kind}:{}`",
+                example_name(kind)
+            ),
         ),
         SourceFaultKind::BadHeaderName => (
             &codes::BAD_HEADER_NAME,
@@ -190,6 +194,15 @@ fn named_thing(kind: &str) -> &'static str {
     }
 }
 
+/// A name such as may follow the word before a source's colon.
+fn example_name(kind: &str) -> &'static str {
+    match kind {
+        "header" => "x-tenant-id",
+        "cookie" => "session",
+        _ => "api_key",
+    }
+}
+
 /// The sources a dimension takes, as help.
 fn sources_for(dimension: Dimension) -> String {
     let examples = [
@@ -202,9 +215,10 @@ fn sources_for(dimension: Dimension) -> String {
     let legal: Vec<String> = examples
         .iter()
         .filter(|source| source.is_legal_for(dimension))
-        .map(|source| format!("`{source}`"))
+        .map(Source::to_string)
         .collect();
-    format!("`{}` takes {}", dimension.as_str(), legal.join(", "))
+    let legal = listed(legal.iter().map(String::as_str));
+    format!("`{}` takes {legal}", dimension.as_str())
 }
 
 fn trimmed_range(value: &str) -> std::ops::Range<usize> {
@@ -249,7 +263,7 @@ fn report_reuse(
             given,
             format!(
                 "source {} fills both `{}` and `{}`",
-                quoted(&source.to_string()),
+                quote(&source.to_string()),
                 first.as_str(),
                 dimension.as_str()
             ),
@@ -371,7 +385,7 @@ mod tests {
         assert_eq!(help("hedaer:x"), "did you mean `header:x`?");
         assert_eq!(
             help("nobody"),
-            "`tenant` takes `header:<name>`, `cookie:<name>`, `query:<name>`, `bearer_token`"
+            "`tenant` takes `header:<name>`, `cookie:<name>`, `query:<name>` and `bearer_token`"
         );
     }
 
@@ -385,7 +399,7 @@ mod tests {
         );
         assert_eq!(
             help,
-            "`peer_ip` may fill `client`; `tenant` takes `header:<name>`, `cookie:<name>`, `query:<name>`, `bearer_token`"
+            "`peer_ip` may fill `client`; `tenant` takes `header:<name>`, `cookie:<name>`, `query:<name>` and `bearer_token`"
         );
     }
 

@@ -3,8 +3,9 @@
 //! The scanner stops at the first problem. Where that lies inside an item of a block list under `policies:`, the item is
 //! blanked out (every offset stays the same) and the text is read again, so that the other policies are still checked.
 
-use super::decode::{VARIABLE_HELP, quote, variable};
-use super::events::{Failure, MAX_DEPTH};
+use super::decode::{NESTED_TOO_DEEP_HELP, VARIABLE_HELP, nested_too_deep, variable};
+use super::events::Failure;
+use super::quote::quote;
 use super::yaml::{self, Tree};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
@@ -176,18 +177,17 @@ impl<'t> Iterator for Lines<'t> {
 /// The diagnostic of a failure.
 fn explain(failure: &Failure, text: &str) -> Diagnostic {
     match failure {
-        Failure::TooDeep(place) => Diagnostic::new(
-            &codes::NESTED_TOO_DEEP,
-            "",
-            *place,
-            format!("lists and mappings nest deeper than {MAX_DEPTH} levels here"),
-        ),
+        Failure::TooDeep(place) => {
+            Diagnostic::new(&codes::NESTED_TOO_DEEP, "", *place, nested_too_deep())
+                .with_help(NESTED_TOO_DEEP_HELP)
+        }
         Failure::TooMany(place) => Diagnostic::new(
             &codes::TOO_MANY_EVENTS,
             "",
             *place,
             "the file holds more YAML nodes than are read; what follows is not",
-        ),
+        )
+        .with_help("split the file, or raise the limit with `--max-events`"),
         Failure::Syntax {
             problem,
             at,
@@ -216,7 +216,15 @@ impl Problem<'_> {
     /// The diagnostic for the scanner's own words.
     fn explain(self, words: &str) -> Diagnostic {
         if let Some((place, variable)) = self.variable() {
-            let message = format!("{} is not expanded", quote(variable));
+            // In a URL it may be part of a password.
+            let word = self.text.get(..place.start as usize).unwrap_or("");
+            let word = word.rsplit(char::is_whitespace).next().unwrap_or("");
+            let shown = if word.contains("://") {
+                "`${…}`".to_owned()
+            } else {
+                quote(variable)
+            };
+            let message = format!("{shown} is not expanded");
             return Diagnostic::new(&codes::UNEXPANDED_VARIABLE, "", place, message)
                 .with_help(VARIABLE_HELP);
         }
@@ -262,17 +270,30 @@ impl Problem<'_> {
                     ),
                 )
                 .with_help("quote the value"),
-            "did not find expected node content" => {
-                self.fault(self.character(), "a value is expected here")
-            }
+            "did not find expected node content" => self
+                .fault(self.character(), "a value is expected here")
+                .with_help("write a value, or remove the comma or bracket before it"),
+            "did not find expected <document start>" => self
+                .fault(self.line_text(), OUTSIDE)
+                .with_help("check the indentation of this line and of those above"),
+            "mapping keys are not allowed in this context" => self
+                .fault(self.character(), "a field cannot begin here")
+                .with_help("quote a value that begins with `? `"),
+            "did not find expected comment or line break" => self
+                .fault(self.character(), "nothing may follow on this line")
+                .with_help("quote a value that begins with `|` or `>`"),
             "found undefined tag handle" => self
                 .fault(self.begin(), "the tag is not declared")
                 .with_help("quote the value if it begins with `!`"),
-            "found incompatible YAML document" => self.fault(
-                self.character(),
-                "the file asks for another version of YAML",
-            ),
-            other => self.fault(self.character(), other),
+            "found incompatible YAML document" => self
+                .fault(
+                    self.character(),
+                    "the file asks for another version of YAML",
+                )
+                .with_help("remove the line; a policy file is YAML 1.1, as serde_yaml reads it"),
+            other => self
+                .fault(self.character(), other)
+                .with_help("check the quotes and the indentation of this line"),
         }
     }
 
@@ -295,10 +316,27 @@ impl Problem<'_> {
                     "a value that contains `: ` must be quoted",
                 )
                 .with_help(format!("write {}", quote(&format!("\"{value}\"")))),
-            _ => self
-                .fault(self.before(start), "a field cannot begin here")
-                .with_help("check the indentation of this line and of the one above"),
+            _ => match self.glued_line_above(start) {
+                Some(place) => self
+                    .fault(place, NO_COLON)
+                    .with_help(SPACE_AFTER_COLON_HELP),
+                None => self
+                    .fault(self.before(start), "a field cannot begin here")
+                    .with_help("check the indentation of this line and of the one above"),
+            },
         }
+    }
+
+    /// The line above the one at `start`, when it is `field:value`, which makes the two lines one value.
+    fn glued_line_above(&self, start: usize) -> Option<Span> {
+        let above = self.text.get(..start)?.trim_end_matches(['\n', '\r']);
+        let from = above.rfind(['\n', '\r']).map_or(0, |newline| newline + 1);
+        let line = above.get(from..)?;
+        let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+        let word = line.trim();
+        let is_beside = indent(line) == indent(self.text.get(start..)?);
+        (is_beside && is_glued(word))
+            .then(|| span(from + indent(line), from + indent(line) + word.len()))
     }
 
     fn bad_start(self) -> Diagnostic {
@@ -318,6 +356,12 @@ impl Problem<'_> {
             .with_help("indent with spaces")
     }
 
+    /// What stands on the line of the problem, from there on.
+    fn line_text(self) -> Span {
+        let line = self.here().lines().next().unwrap_or("");
+        span(self.at, self.at + line.trim_end().len())
+    }
+
     fn unclosed(self, open: &str, close: &str) -> Diagnostic {
         self.fault(
             self.begin(),
@@ -327,6 +371,9 @@ impl Problem<'_> {
             self.character(),
             format!("`,` or `{close}` is expected here"),
         )
+        .with_help(format!(
+            "close it with `{close}`; quote a value that holds `{open}`"
+        ))
     }
 
     /// A word that should have been a field.
@@ -334,16 +381,9 @@ impl Problem<'_> {
         let from = self.context.unwrap_or(self.at);
         let word = self.text.get(from..).unwrap_or("");
         let word = word.lines().next().unwrap_or("").trim_end();
-        let fault = self.fault(
-            span(from, from + word.len()),
-            "there is no `: ` behind this field",
-        );
-        // `a:1` is one word.
-        let glued = word
-            .split_once(':')
-            .is_some_and(|(_, value)| !value.starts_with([' ', '/']));
-        fault.with_help(if glued {
-            "put a space after the colon"
+        let fault = self.fault(span(from, from + word.len()), NO_COLON);
+        fault.with_help(if is_glued(word) {
+            SPACE_AFTER_COLON_HELP
         } else {
             "write `field: value`"
         })
@@ -415,6 +455,22 @@ impl Problem<'_> {
     }
 }
 
+/// Something behind the end of the document.
+pub(super) const OUTSIDE: &str = "this does not belong to the document above";
+const NO_COLON: &str = "there is no `: ` behind this field";
+const SPACE_AFTER_COLON_HELP: &str = "put a space after the colon";
+
+/// Whether `line` is a field and a value without the space between, which is one word: `a:1`.
+fn is_glued(line: &str) -> bool {
+    let is_name = |name: &str| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    line.split_once(':').is_some_and(|(name, value)| {
+        is_name(name) && !value.is_empty() && !value.starts_with([' ', '/'])
+    }) && !line.contains(": ")
+}
+
 fn span(start: usize, end: usize) -> Span {
     let offset = |at| u32::try_from(at).unwrap_or(u32::MAX);
     Span::new(offset(start), offset(end))
@@ -470,7 +526,19 @@ mod tests {
             &["b:2: there is no `: ` behind this field"],
             0,
         );
+        check(
+            "a:\n  b:2\n  c: 3\n",
+            &["b:2: there is no `: ` behind this field"],
+            0,
+        );
         check("a: - b\n", &["-: a list item cannot begin here"], 0);
+        check(
+            "{a: 1}\nb: 2\n",
+            &["b: 2: this does not belong to the document above"],
+            0,
+        );
+        check("a: ? b\n", &["?: a field cannot begin here"], 0);
+        check("a: |b\n", &["b: nothing may follow on this line"], 0);
         check(
             "a: \"\\q\"\n",
             &["\\: this escape does not exist in double quotes"],

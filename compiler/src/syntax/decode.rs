@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::events::{MAX_DEPTH, Style};
+use super::events::MAX_DEPTH;
+use super::misfit::{Expected, NotInteger, Unit, describe};
 use super::nearest::nearest;
+use super::quote::{listed, listed_or, quote, visible};
 use super::raw::{
     Given, RawBackend, RawFallback, RawOption, RawPolicy, RawQuota, RawSelector, RawSource,
     RawWindow, Spanned,
@@ -43,7 +45,8 @@ pub(super) struct Root {
 /// A field of an object that becomes a `T`.
 struct Field<T> {
     name: &'static str,
-    required: bool,
+    /// The field as one may write it, where it is required.
+    required: Option<&'static str>,
     /// Sets the field to what was found, or to [`Given::Faulty`] for `None`.
     set: fn(&mut Decoder<'_>, &mut T, Option<Found<'_>>),
 }
@@ -110,13 +113,13 @@ const FALLBACK: &[Field<RawFallback>] = &[
     optional("key_prefix", |d, fallback, found| {
         fallback.key_prefix = d.given(found, Decoder::string)
     }),
-    required("max_entries", |d, fallback, found| {
+    required("max_entries", "max_entries: 4096", |d, fallback, found| {
         fallback.max_entries = d.given(found, Decoder::integer)
     }),
 ];
 
 const POLICY: &[Field<RawPolicy>] = &[
-    required("name", |d, policy, found| {
+    required("name", "name: per-tenant", |d, policy, found| {
         policy.name = d.given(found, Decoder::string)
     }),
     optional("route_allowlist", |d, policy, found| {
@@ -148,15 +151,17 @@ const SELECTOR: &[Field<RawSelector>] = &[
     }),
 ];
 
-const SOURCE: &[Field<RawSource>] = &[required("key", |d, source, found| {
-    source.key = d.given(found, Decoder::string)
-})];
+const SOURCE: &[Field<RawSource>] = &[required(
+    "key",
+    "key: \"header:x-tenant-id\"",
+    |d, source, found| source.key = d.given(found, Decoder::string),
+)];
 
 const WINDOW: &[Field<RawWindow>] = &[
-    required("requests", |d, window, found| {
+    required("requests", "requests: 10", |d, window, found| {
         window.requests = d.given(found, Decoder::integer)
     }),
-    required("window_secs", |d, window, found| {
+    required("window_secs", "window_secs: 60", |d, window, found| {
         window.window_secs = d.given(found, Decoder::integer)
     }),
 ];
@@ -167,18 +172,19 @@ const fn optional<T>(
 ) -> Field<T> {
     Field {
         name,
-        required: false,
+        required: None,
         set,
     }
 }
 
 const fn required<T>(
     name: &'static str,
+    example: &'static str,
     set: fn(&mut Decoder<'_>, &mut T, Option<Found<'_>>),
 ) -> Field<T> {
     Field {
         name,
-        required: true,
+        required: Some(example),
         set,
     }
 }
@@ -217,6 +223,7 @@ pub(super) fn decode(
         aliases: root.aliases,
         max_aliases: root.events * ALIASES_PER_EVENT,
         depth: root.depth,
+        too_deep: false,
     };
     let quota = decoder.follow(root.edge, |d, found| {
         d.object(found, QUOTA).map(|quota| (quota, found.span))
@@ -261,6 +268,15 @@ enum Step {
     Item(usize),
 }
 
+impl Step {
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Field(name) => Some(name),
+            Self::Item(_) => None,
+        }
+    }
+}
+
 struct Decoder<'a> {
     tree: &'a Tree,
     text: &'a mut PolicyText,
@@ -275,6 +291,8 @@ struct Decoder<'a> {
     aliases: usize,
     max_aliases: usize,
     depth: usize,
+    /// Whether nesting too deep was reported.
+    too_deep: bool,
 }
 
 impl<'a> Decoder<'a> {
@@ -311,7 +329,8 @@ impl<'a> Decoder<'a> {
                     &codes::WRONG_TYPE,
                     found,
                     format!("the tag `!!null` stands on {written}"),
-                );
+                )
+                .help(TAG_HELP);
                 Given::Faulty
             }
             Some((found, Some(Presence::Present) | None)) => self.given(Some(found), read),
@@ -338,16 +357,19 @@ impl<'a> Decoder<'a> {
         fields: &'static [Field<T>],
         mut other: impl FnMut(&mut Self, &mut T, &str, Found<'a>, Edge) -> Option<&'static str>,
     ) -> Option<T> {
-        let pairs = self.pairs(found)?;
+        let pairs = self.pairs(found, fields)?;
         let mut object = T::default();
         let mut seen: Vec<Option<Span>> = vec![None; fields.len()];
         // Fields that some unknown one was surely meant to be.
         let mut meant: Vec<&str> = Vec::new();
+        // Whatever is not given may have been meant to come from there.
+        let mut has_merge_key = false;
         for (key, value) in pairs {
             let Some((name, key)) = self.key(*key) else {
                 continue;
             };
             if self.is_merge_key(name, key) {
+                has_merge_key = true;
                 continue;
             }
             let known = fields
@@ -374,11 +396,12 @@ impl<'a> Decoder<'a> {
             if seen.is_some() {
                 continue;
             }
-            let excused = found.node.truncated || meant.contains(&field.name);
-            if field.required && !excused {
-                self.missing(found, field.name);
+            let excused = found.node.truncated || has_merge_key || meant.contains(&field.name);
+            match field.required {
+                Some(example) if !excused => self.missing(found, field.name, example),
+                Some(_) | None => {}
             }
-            if field.required || excused {
+            if field.required.is_some() || excused {
                 (field.set)(self, &mut object, None);
             }
         }
@@ -398,13 +421,17 @@ impl<'a> Decoder<'a> {
     }
 
     /// The pairs of a mapping, one level deeper. Nothing at all is an empty mapping, as `serde_yaml` has it.
-    fn pairs(&mut self, found: Found<'_>) -> Option<&'a [(Edge, Edge)]> {
+    fn pairs<T>(
+        &mut self,
+        found: Found<'_>,
+        fields: &'static [Field<T>],
+    ) -> Option<&'a [(Edge, Edge)]> {
         let tree = self.tree;
         let pairs: &[(Edge, Edge)] = match &tree.node(found.id).kind {
             NodeKind::Mapping(pairs) => pairs,
             NodeKind::Scalar { .. } if found.node.is_nothing() => &[],
             NodeKind::Scalar { .. } | NodeKind::Sequence(_) => {
-                self.wrong_type(found, "a mapping");
+                self.wrong_type(found, &Expected::Mapping(names(fields).collect()));
                 return None;
             }
         };
@@ -414,11 +441,12 @@ impl<'a> Decoder<'a> {
     /// Goes one level deeper, unless that is too deep. The caller leaves by counting `depth` down.
     fn enter(&mut self, found: Found<'_>) -> bool {
         if self.depth >= MAX_DEPTH {
-            self.report(
-                &codes::NESTED_TOO_DEEP,
-                found,
-                format!("lists and mappings nest deeper than {MAX_DEPTH} levels here"),
-            );
+            // Aliases make one nest of many, each with a deepest place of its own.
+            if !self.too_deep {
+                self.too_deep = true;
+                self.report(&codes::NESTED_TOO_DEEP, found, nested_too_deep())
+                    .help(NESTED_TOO_DEEP_HELP);
+            }
             return false;
         }
         self.depth += 1;
@@ -436,7 +464,8 @@ impl<'a> Decoder<'a> {
             &codes::WRONG_TYPE,
             found,
             format!("the name of a field must be a word, not {written}"),
-        );
+        )
+        .help(FIELD_NAME_HELP);
         None
     }
 
@@ -472,13 +501,16 @@ impl<'a> Decoder<'a> {
         let message = format!("there is no field {} here", quote(name));
         let help = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
+            None if quota_fields().any(|field| field == name) => {
+                format!("`{name}` stands in the quota object itself, and holds for all of it")
+            }
             None => format!("the fields are {}", listed(names(fields))),
         };
         self.report(&codes::UNKNOWN_FIELD, key, message).help(help);
         meant
     }
 
-    fn missing(&mut self, found: Found<'_>, name: &'static str) {
+    fn missing(&mut self, found: Found<'_>, name: &'static str, example: &str) {
         self.path.push(Step::Field(name.to_owned()));
         let place = first_line(self.text, found.span);
         let found = Found {
@@ -489,7 +521,8 @@ impl<'a> Decoder<'a> {
             &codes::MISSING_FIELD,
             found,
             format!("the field `{name}` is missing"),
-        );
+        )
+        .help(format!("add it, such as `{example}`"));
         self.path.pop();
     }
 
@@ -504,7 +537,7 @@ impl<'a> Decoder<'a> {
             NodeKind::Sequence(items) => items,
             NodeKind::Scalar { .. } if found.node.is_nothing() => &[],
             NodeKind::Scalar { .. } | NodeKind::Mapping(_) => {
-                self.wrong_type(found, "a list");
+                self.wrong_type(found, &Expected::List);
                 return None;
             }
         };
@@ -531,13 +564,17 @@ impl<'a> Decoder<'a> {
             }));
             self.path.pop();
         }
+        if found.node.truncated {
+            // The items that were not read.
+            list.push(None);
+        }
         self.depth -= 1;
         Some(list)
     }
 
     fn string(&mut self, found: Found<'_>) -> Option<String> {
         let Some(scalar) = scalar::scalar(found.node) else {
-            self.wrong_type(found, "a string");
+            self.wrong_type(found, &Expected::String);
             return None;
         };
         (!self.is_variable(found, scalar.value)).then(|| scalar.value.to_owned())
@@ -546,7 +583,7 @@ impl<'a> Decoder<'a> {
     fn bool(&mut self, found: Found<'_>) -> Option<bool> {
         let value = scalar::scalar(found.node).and_then(Scalar::as_bool);
         if value.is_none() {
-            self.wrong_type(found, "`true` or `false`");
+            self.wrong_type(found, &Expected::Bool);
         }
         value
     }
@@ -555,28 +592,29 @@ impl<'a> Decoder<'a> {
         let scalar = scalar::scalar(found.node);
         let value = scalar.and_then(Scalar::as_u64);
         if value.is_none() {
-            match scalar.and_then(NotInteger::of) {
+            let unit = Unit::of(self.path.last().and_then(Step::name));
+            match scalar.and_then(|scalar| NotInteger::of(scalar, unit)) {
                 Some(fault) if !has_variable(fault.text) => {
-                    let message = format!("{} is {}, not a whole number", fault.quoted, fault.what);
-                    let report = self.report(&codes::NOT_AN_INTEGER, found, message);
-                    if let Some(help) = fault.help {
-                        report.help(help);
-                    }
+                    let message = format!("{} is {}", quote(fault.text), fault.what);
+                    self.report(&codes::NOT_AN_INTEGER, found, message)
+                        .help(fault.help);
                 }
-                Some(_) | None => self.wrong_type(found, "a whole number"),
+                Some(_) | None => self.wrong_type(found, &Expected::Integer(unit)),
             }
         }
         value
     }
 
-    fn word<T: Copy>(
+    fn word<T: Copy + Default>(
         &mut self,
         found: Found<'_>,
         words: &[T],
         as_str: fn(T) -> &'static str,
     ) -> Option<T> {
+        let spellings = words.iter().map(|word| as_str(*word));
+        let all = listed_or(spellings.clone());
         let Some(scalar) = scalar::scalar(found.node) else {
-            self.wrong_type(found, &listed_or(words.iter().map(|word| as_str(*word))));
+            self.wrong_type(found, &Expected::Word(all));
             return None;
         };
         if self.is_variable(found, scalar.value) {
@@ -587,24 +625,31 @@ impl<'a> Decoder<'a> {
             .iter()
             .copied()
             .find(|word| Some(as_str(*word)) == written);
-        if value.is_none() {
-            let spellings = words.iter().map(|word| as_str(*word));
-            let all = listed_or(spellings.clone());
-            let message = match written {
-                Some("") => format!("a word is missing; it must be {all}"),
-                Some(word) => format!("{} is not {all}", quote(word)),
-                None => format!(
-                    "a tag that is the word stands alone, before {}",
-                    describe(found.node)
-                ),
-            };
-            let meant = written.and_then(|word| nearest(word, spellings));
-            let report = self.report(&codes::UNKNOWN_WORD, found, message);
-            if let Some(meant) = meant {
-                report.help(format!("did you mean `{meant}`?"));
-            }
+        if value.is_some() {
+            return value;
         }
-        value
+        let message = match written {
+            Some("") => format!("a word is missing here; it must be {all}"),
+            Some(word) => format!("{} is not {all}", quote(word)),
+            None => format!(
+                "the tag {} stands before {}, and can be a word only where nothing follows",
+                quote(&format!("!{}", scalar.local_tag().unwrap_or_default())),
+                describe(found.node)
+            ),
+        };
+        let meant = written
+            .or_else(|| scalar.local_tag())
+            .and_then(|word| nearest(word, spellings));
+        let help = match meant {
+            Some(meant) if written.is_some() => format!("did you mean `{meant}`?"),
+            Some(meant) => format!("write `{meant}`"),
+            None => format!(
+                "write {all}, or leave the field out for `{}`",
+                as_str(T::default())
+            ),
+        };
+        self.report(&codes::UNKNOWN_WORD, found, message).help(help);
+        None
     }
 
     fn backend(&mut self, found: Found<'_>) -> Option<RawBackend> {
@@ -662,7 +707,8 @@ impl<'a> Decoder<'a> {
         }
         if let Some(tag) = scalar::local_tag(node.tag.as_deref()) {
             let message = format!("the tag {} has no meaning here", quote(&format!("!{tag}")));
-            self.report(&codes::WRONG_TYPE, found, message);
+            self.report(&codes::WRONG_TYPE, found, message)
+                .help(TAG_HELP);
             return None;
         }
         if !self.enter(found) {
@@ -738,33 +784,43 @@ impl<'a> Decoder<'a> {
         if self.is_variable(found, scalar.value) {
             return None;
         }
-        let message = match scalar.as_any() {
+        let (message, help) = match scalar.as_any() {
             Ok(value) => return Some(value),
             Err(Untyped::LocalTag) => {
-                let tag = scalar.local_tag().unwrap_or("");
-                format!("the tag {} has no meaning here", quote(&format!("!{tag}")))
+                let tag = quote(&format!("!{}", scalar.local_tag().unwrap_or("")));
+                (format!("the tag {tag} has no meaning here"), TAG_HELP)
             }
-            Err(Untyped::NotOfTag(tag)) => format!("the tag `{tag}` stands on another value"),
-            Err(Untyped::TooLarge) => "the number is beyond 64 bits".to_owned(),
-            Err(Untyped::NotFinite) => "options take finite numbers only".to_owned(),
+            Err(Untyped::NotOfTag(tag)) => (
+                format!("the tag `{tag}` stands on {}", describe(found.node)),
+                TAG_HELP,
+            ),
+            Err(Untyped::TooLarge) => (
+                "the number is beyond 64 bits".to_owned(),
+                "quote it where it is a string",
+            ),
+            Err(Untyped::NotFinite) => (
+                "options take finite numbers only".to_owned(),
+                "quote it where it is a string",
+            ),
         };
-        self.report(&codes::WRONG_TYPE, found, message);
+        self.report(&codes::WRONG_TYPE, found, message).help(help);
         None
     }
 
     /// Reports a value that is not `expected`.
-    fn wrong_type(&mut self, found: Found<'_>, expected: &str) {
+    fn wrong_type(&mut self, found: Found<'_>, expected: &Expected) {
         let scalar = scalar::scalar(found.node);
         if scalar.is_some_and(|scalar| self.is_variable(found, scalar.value)) {
             return;
         }
-        let help = wrong_type_help(found.node, expected);
-        let message = format!("this must be {expected}, not {}", describe(found.node));
+        let message = if found.node.is_nothing() {
+            format!("a value is missing here; it must be {expected}")
+        } else {
+            format!("this must be {expected}, not {}", describe(found.node))
+        };
         let span = first_line(self.text, found.span);
-        let report = self.report(&codes::WRONG_TYPE, Found { span, ..found }, message);
-        if let Some(help) = help {
-            report.help(help);
-        }
+        self.report(&codes::WRONG_TYPE, Found { span, ..found }, message)
+            .help(expected.help(found.node));
     }
 
     /// Reports `${…}` in `value`.
@@ -777,7 +833,7 @@ impl<'a> Decoder<'a> {
             .iter()
             .any(|step| matches!(step, Step::Field(name) if is_secret_name(name)));
         // Braces may also be part of a password. `token` is a selector's dimension, where nothing is lost.
-        let shown = if within_secret {
+        let shown = if within_secret || !url_without_credentials(value).contains(variable) {
             "`${…}`".to_owned()
         } else {
             quote(variable)
@@ -831,7 +887,8 @@ impl<'a> Decoder<'a> {
                         "the aliases of this file stand for more than {} values",
                         self.max_aliases
                     );
-                    self.report(&codes::ALIAS_EXPANSION, found, message);
+                    self.report(&codes::ALIAS_EXPANSION, found, message)
+                        .help("write out what the aliases of aliases stand for, or use fewer");
                 }
                 None
             }
@@ -840,7 +897,8 @@ impl<'a> Decoder<'a> {
                     &codes::ALIAS_EXPANSION,
                     found,
                     "the alias stands inside the value it refers to",
-                );
+                )
+                .help("an alias can only repeat a value that has ended before it");
                 None
             }
             Via::Misread => {
@@ -891,7 +949,7 @@ impl<'a> Decoder<'a> {
                     if !field.is_empty() {
                         field.push('.');
                     }
-                    field.push_str(&plain(&url_without_credentials(name)));
+                    field.push_str(&visible(name));
                 }
                 Step::Item(index) => field.push_str(&format!("[{index}]")),
             }
@@ -902,9 +960,17 @@ impl<'a> Decoder<'a> {
 
 pub(super) const VARIABLE_HELP: &str =
     "policy files are read as they are; fill in values before the file is read";
+pub(super) const NESTED_TOO_DEEP_HELP: &str =
+    "no policy needs this; look for a bracket or brace too many, or an alias of an alias";
+pub(super) const FIELD_NAME_HELP: &str = "write `field: value`";
+const TAG_HELP: &str = "remove the tag; quote a value that begins with `!`";
 pub(super) const MERGE_KEY_MESSAGE: &str = "`<<` merges nothing here";
 pub(super) const MERGE_KEY_HELP: &str =
     "write the fields out; an anchor and alias can repeat a whole value, such as `burst: *burst`";
+
+pub(super) fn nested_too_deep() -> String {
+    format!("lists and mappings nest deeper than {MAX_DEPTH} levels here")
+}
 
 /// A diagnostic just reported, to be added to; `None`: it was reported before.
 struct Report<'d>(Option<&'d mut Diagnostic>);
@@ -927,140 +993,6 @@ impl Report<'_> {
     }
 }
 
-/// A scalar that nearly is an integer.
-struct NotInteger<'t> {
-    text: &'t str,
-    quoted: String,
-    what: &'static str,
-    help: Option<String>,
-}
-
-impl<'t> NotInteger<'t> {
-    /// What keeps `scalar` from being an integer; `None` when it is something else altogether.
-    fn of(scalar: Scalar<'t>) -> Option<Self> {
-        let text = scalar.value;
-        let instead = |what, number: Option<String>| {
-            Some(Self {
-                text,
-                quoted: quote(text),
-                what,
-                help: number.map(|number| format!("write `{number}`")),
-            })
-        };
-        if scalar.style != Style::Plain {
-            let number = scalar::unsigned(text.trim(), u64::from_str_radix)?;
-            return instead("a quoted string", Some(number.to_string()));
-        }
-        if scalar::is_digits_but_no_number(text) {
-            let digits = text.trim_start_matches(['+', '-']).trim_start_matches('0');
-            let number = if digits.is_empty() { "0" } else { digits };
-            return instead(
-                "a string, since it has zeros in front",
-                Some(number.to_owned()),
-            );
-        }
-        if text.starts_with('-')
-            && (text.len() > 1
-                && text
-                    .trim_start_matches('-')
-                    .starts_with(|c: char| c.is_ascii_digit()))
-        {
-            return instead("negative", None);
-        }
-        if scalar::unsigned(text, u128::from_str_radix).is_some() || is_many_digits(text) {
-            return instead("larger than 18446744073709551615", None);
-        }
-        if let Some(float) = scalar::float(text) {
-            return instead("a float", whole(float));
-        }
-        let grouped = text.replace(['_', ','], "");
-        if grouped.len() < text.len() && scalar::unsigned(&grouped, u64::from_str_radix).is_some() {
-            return instead("a string, since numbers take no separators", Some(grouped));
-        }
-        let seconds = with_unit(text)?;
-        instead(
-            "a string, since numbers take no units",
-            seconds.map(|seconds| seconds.to_string()),
-        )
-    }
-}
-
-/// The float as the integer it is, when it is one.
-fn whole(float: f64) -> Option<String> {
-    // Above 2^53 a float may be another number than the one written.
-    (float.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&float))
-        .then(|| format!("{float:.0}"))
-}
-
-/// Whether `text` is a decimal integer of any length.
-fn is_many_digits(text: &str) -> bool {
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// A number with a unit of time, such as `5m`: in seconds, where they are whole.
-fn with_unit(text: &str) -> Option<Option<u64>> {
-    let unit = text.find(|character: char| !character.is_ascii_digit())?;
-    let (number, unit) = text.split_at_checked(unit)?;
-    let number: u64 = number.parse().ok()?;
-    let seconds: u64 = match unit.trim() {
-        "ms" => return Some(None),
-        "s" | "sec" | "secs" | "second" | "seconds" => 1,
-        "m" | "min" | "mins" | "minute" | "minutes" => 60,
-        "h" | "hour" | "hours" => 3_600,
-        "d" | "day" | "days" => 86_400,
-        _ => return None,
-    };
-    Some(number.checked_mul(seconds))
-}
-
-/// What to write instead of a value of the wrong type.
-fn wrong_type_help(node: &Node, expected: &str) -> Option<String> {
-    let Some(scalar) = scalar::scalar(node) else {
-        let is_items = expected == "a list" && matches!(node.kind, NodeKind::Mapping(_));
-        return is_items.then(|| "begin each item of the list with `- `".to_owned());
-    };
-    let text = scalar.value;
-    if expected == "`true` or `false`" {
-        let lower = text.to_ascii_lowercase();
-        return match lower.as_str() {
-            "yes" | "y" | "on" | "1" | "true" => Some("write `true`".to_owned()),
-            "no" | "n" | "off" | "0" | "false" => Some("write `false`".to_owned()),
-            _ => None,
-        };
-    }
-    let null = scalar.presence() == Presence::Null;
-    match expected {
-        _ if null => Some("leave the field out, or give it a value".to_owned()),
-        "a list" => Some(format!("write `[{}]`", shortened(text)))
-            .filter(|_| !text.contains(['[', ',', ':'])),
-        _ => None,
-    }
-}
-
-/// `node` as a reader would call it.
-pub(super) fn describe(node: &Node) -> String {
-    let Some(scalar) = scalar::scalar(node) else {
-        return match &node.kind {
-            NodeKind::Sequence(_) => "a list",
-            NodeKind::Mapping(_) | NodeKind::Scalar { .. } => "a mapping",
-        }
-        .to_owned();
-    };
-    let text = quote(scalar.value);
-    match scalar.as_any() {
-        _ if scalar.style != Style::Plain => format!("the quoted string {text}"),
-        Ok(Value::Null) if scalar.value.is_empty() => "nothing".to_owned(),
-        Ok(Value::Null) => "null".to_owned(),
-        Ok(Value::Bool(_)) => format!("the bool {text}"),
-        Ok(Value::Number(number)) if number.is_f64() => format!("the float {text}"),
-        Ok(Value::Number(_)) => format!("the number {text}"),
-        Ok(Value::String(_) | Value::Array(_) | Value::Object(_)) | Err(_) => {
-            format!("the string {text}")
-        }
-    }
-}
-
 /// The first `${…}` of `value`.
 pub(super) fn variable(value: &str) -> Option<&str> {
     let start = value.find("${")?;
@@ -1071,50 +1003,6 @@ pub(super) fn variable(value: &str) -> Option<&str> {
 
 fn has_variable(value: &str) -> bool {
     variable(value).is_some()
-}
-
-/// `text` in backticks as a message may show it: short, on one line, no credentials of a URL.
-pub(super) fn quote(text: &str) -> String {
-    format!("`{}`", shortened(text))
-}
-
-fn shortened(text: &str) -> String {
-    let bare = url_without_credentials(text);
-    let plain = plain(&bare);
-    if plain.chars().count() <= 48 {
-        return plain;
-    }
-    let start: String = plain.chars().take(45).collect();
-    format!("{start}…")
-}
-
-/// `text` with its control characters escaped.
-fn plain(text: &str) -> String {
-    text.chars()
-        .flat_map(|character| {
-            let escaped = character.is_control().then(|| character.escape_default());
-            let itself = escaped.is_none().then_some(character);
-            escaped.into_iter().flatten().chain(itself)
-        })
-        .collect()
-}
-
-/// `a`, `b` and `c`, each in backticks.
-fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    joined(names, "and")
-}
-
-fn listed_or<'n>(names: impl Iterator<Item = &'n str>) -> String {
-    joined(names, "or")
-}
-
-fn joined<'n>(names: impl Iterator<Item = &'n str>, word: &str) -> String {
-    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, first)) => format!("{} {word} {last}", first.join(", ")),
-        None => String::new(),
-    }
 }
 
 /// The first line of `span`.

@@ -1,7 +1,9 @@
 //! Finds the quota object: the top level of a policy file, or `resilience.quota` of an Impulse configuration (contract §2).
 
-use super::decode::{self, MERGE_KEY_HELP, MERGE_KEY_MESSAGE, Root, quota_fields, quote};
+use super::decode::{FIELD_NAME_HELP, MERGE_KEY_HELP, MERGE_KEY_MESSAGE, Root, quota_fields};
+use super::misfit::describe;
 use super::nearest::nearest_by_spelling;
+use super::quote::quote;
 use super::scalar;
 use super::yaml::{Document, Edge, Node, NodeKind, Tree, Via};
 use crate::codes;
@@ -160,12 +162,15 @@ fn check_way(keys: &[Key<'_>], wanted: &str, path: &str, diagnostics: &mut Vec<D
     let mut first: Option<Span> = None;
     for key in keys {
         match key.name {
-            None => diagnostics.push(Diagnostic::new(
-                &codes::WRONG_TYPE,
-                path.trim_end_matches('.'),
-                key.place,
-                "the name of a field must be a word",
-            )),
+            None => diagnostics.push(
+                Diagnostic::new(
+                    &codes::WRONG_TYPE,
+                    path.trim_end_matches('.'),
+                    key.place,
+                    "the name of a field must be a word",
+                )
+                .with_help(FIELD_NAME_HELP),
+            ),
             Some("<<") => diagnostics.push(
                 Diagnostic::new(
                     &codes::MERGE_KEY,
@@ -244,14 +249,16 @@ fn missing_object(
 
 fn no_object(place: Span, message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(&codes::NO_QUOTA_OBJECT, "", place, message)
-        .with_help("its fields stand at the top level, or at `resilience.quota`")
+        .with_help(
+            "the fields of the quota object, such as `policies`, stand at the top level or at `resilience.quota`",
+        )
 }
 
 fn not_a_mapping(node: &Node) -> String {
     if node.is_nothing() {
         return "the document is empty".to_owned();
     }
-    format!("the document is {}, not a mapping", decode::describe(node))
+    format!("the document is {}, not a mapping", describe(node))
 }
 
 fn pairs(node: &Node) -> &[(Edge, Edge)] {

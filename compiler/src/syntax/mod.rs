@@ -5,7 +5,8 @@
 //! | `gate` | bytes → text: size, UTF-8, characters |
 //! | `events`, `yaml`, `broken` | text → tree with places, on the scanner inside `serde_yaml` |
 //! | `document` | finds the quota object in the tree |
-//! | `decode`, `scalar` | tree → [`raw`], every fault of shape and type |
+//! | `decode`, `scalar`, `misfit` | tree → [`raw`], every fault of shape and type |
+//! | `quote` | how messages show the file's words |
 //! | `serde_reader` | the same text through `serde_yaml` itself; both must agree |
 //! | [`source_key`] | the grammar of sources, for the checks |
 //! | [`plain`] | the same scanner for files that are no policy files |
@@ -17,8 +18,10 @@ mod decode;
 mod document;
 mod events;
 mod gate;
+mod misfit;
 mod nearest;
 pub mod plain;
+pub(crate) mod quote;
 pub mod raw;
 mod scalar;
 mod secret;
@@ -105,7 +108,7 @@ fn read_text(read: &mut Read, limits: Limits) {
 
 fn unknown_anchors(tree: &yaml::Tree, diagnostics: &mut Vec<Diagnostic>) {
     for (place, name) in &tree.unknown_anchors {
-        let name = decode::quote(name);
+        let name = quote::quote(name);
         diagnostics.push(
             Diagnostic::new(
                 &codes::UNKNOWN_ANCHOR,
@@ -124,12 +127,7 @@ fn explain_byte_order_mark(read: &mut Read) {
         return;
     }
     for diagnostic in &mut read.diagnostics {
-        let about_the_document = [
-            &codes::YAML_SYNTAX,
-            &codes::SEVERAL_DOCUMENTS,
-            &codes::NO_QUOTA_OBJECT,
-        ];
-        if about_the_document.contains(&diagnostic.code) {
+        if diagnostic.message == broken::OUTSIDE {
             diagnostic.help = Some(
                 "the file begins with a byte order mark, which counts as a column of its first line: save it without"
                     .to_owned(),

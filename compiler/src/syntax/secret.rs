@@ -12,13 +12,7 @@ pub(super) fn hide_in_text(text: &mut PolicyText) {
     url_passwords(text.as_str(), 0, &mut found);
     let mut line_start = 0;
     for line in text.as_str().split_inclusive(['\n', '\r']) {
-        if let Some((name, value)) = line.split_once(':')
-            && is_password_key(name)
-        {
-            let blank = value.len() - value.trim_start().len();
-            let start = line_start + name.len() + 1 + blank;
-            found.push(span(start, line_start + line.trim_end().len()));
-        }
+        passwords_of_line(line, line_start, &mut found);
         line_start += line.len();
     }
     for secret in found {
@@ -26,7 +20,51 @@ pub(super) fn hide_in_text(text: &mut PolicyText) {
     }
 }
 
-/// Whether a line that begins with `name` and a colon gives a password. Tokens are left out: a selector has one.
+/// What follows each `password:` of `line`, which stands at `base`.
+fn passwords_of_line(line: &str, base: usize, found: &mut Vec<Span>) {
+    let mut from = 0;
+    while let Some(rest) = line.get(from..)
+        && let Some(colon) = rest.find(':')
+    {
+        let name = rest.get(..colon).unwrap_or("");
+        let in_flow = name.contains(['{', ',']);
+        let name = name.rsplit(['{', ',']).next().unwrap_or("");
+        let after = from + colon + 1;
+        if !is_password_key(name) {
+            from = after;
+            continue;
+        }
+        let value = line.get(after..).unwrap_or("");
+        let blank = value.len() - value.trim_start().len();
+        let value = value.trim();
+        let length = if in_flow {
+            flow_length(value)
+        } else {
+            value.len()
+        };
+        found.push(span(base + after + blank, base + after + blank + length));
+        from = after + blank + length;
+    }
+}
+
+/// The length of the first value of `rest`, which goes on inside braces: to the end of its quotes, or of the line where it
+/// cannot be told.
+fn flow_length(rest: &str) -> usize {
+    let quote = rest
+        .chars()
+        .next()
+        .filter(|first| matches!(first, '"' | '\''));
+    let end = match quote {
+        Some(quote) => rest
+            .get(1..)
+            .and_then(|inner| inner.find(quote))
+            .map(|end| end + 2),
+        None => rest.find([',', '}']),
+    };
+    end.unwrap_or(rest.len())
+}
+
+/// Whether what follows `name` and a colon is a password. Tokens are left out: a selector has one.
 fn is_password_key(name: &str) -> bool {
     let name = name.trim_start_matches(|character: char| !character.is_alphanumeric());
     name.len() <= 64 && {
@@ -180,6 +218,11 @@ mod tests {
         check_text("url: redis://token@h", "url: redis://*****@h");
         check_text("unix:///s?db=1&pass=xy&a=b", "unix:///s?db=1&pass=**&a=b");
         check_text("- my_password:  x y\nb: 1", "- my_password:  ***\nb: 1");
+        check_text(
+            "b: {my_secret: a b, 'password': \"c, d\", e: f",
+            "b: {my_secret: ***, 'password': ******, e: f",
+        );
+        check_text("{a: 1, password: \"b, c", "{a: 1, password: *****");
         check_text("token:\n  key: header:x", "token:\n  key: header:x");
         check_text("url: redis://h:6379/0", "url: redis://h:6379/0");
         check_text("a://b c://", "a://b c://");

@@ -136,10 +136,10 @@ fn every_fault_of_a_file_is_reported_in_one_run() {
             "Q0206 policies[0].burst.requests <1_000> `1_000` is a string, since numbers take no separators, not a whole number | help: write `1000`",
             "Q0206 policies[0].burst.window_secs <1m> `1m` is a string, since numbers take no units, not a whole number | help: write `60`",
             "Q0202 policies[0].burst.window_secs <window_secs> the field `window_secs` is given twice | <window_secs> first given here | help: keep one of them",
-            "Q0204 policies[0].sustained.window_secs <{limit: 5}> the field `window_secs` is missing",
+            "Q0204 policies[0].sustained.window_secs <{limit: 5}> the field `window_secs` is missing | help: add it, such as `window_secs: 60`",
             "Q0201 policies[0].sustained.limit <limit> there is no field `limit` here | help: did you mean `requests`?",
-            "Q0203 policies[1] <5> this must be a mapping, not the number `5`",
-            "Q0203 policies[2].name <[b]> this must be a string, not a list",
+            "Q0203 policies[1] <5> this must be a mapping, not the number `5` | help: its fields are `name`, `route_allowlist`, `selector`, `burst` and `sustained`",
+            "Q0203 policies[2].name <[b]> this must be a string, not a list | help: write one string here",
             "Q0203 policies[2].route_allowlist <x> this must be a list, not the string `x` | help: write `[x]`",
         ],
     );
@@ -150,10 +150,10 @@ fn missing_fields_point_at_the_first_line_of_their_object() {
     check(
         "policies:\n- selector:\n    tenant:\n      {}\n  burst:\n    requests: 1\nlocal_fallback:\n  key_prefix: a\n",
         &[
-            "Q0204 policies[0].name <selector:> the field `name` is missing",
-            "Q0204 policies[0].selector.tenant.key <{}> the field `key` is missing",
-            "Q0204 policies[0].burst.window_secs <requests: 1> the field `window_secs` is missing",
-            "Q0204 local_fallback.max_entries <key_prefix: a> the field `max_entries` is missing",
+            "Q0204 policies[0].name <selector:> the field `name` is missing | help: add it, such as `name: per-tenant`",
+            "Q0204 policies[0].selector.tenant.key <{}> the field `key` is missing | help: add it, such as `key: \"header:x-tenant-id\"`",
+            "Q0204 policies[0].burst.window_secs <requests: 1> the field `window_secs` is missing | help: add it, such as `window_secs: 60`",
+            "Q0204 local_fallback.max_entries <key_prefix: a> the field `max_entries` is missing | help: add it, such as `max_entries: 4096`",
         ],
     );
     check(
@@ -172,7 +172,10 @@ fn numbers_that_are_none_say_why() {
         "\"5\"",
         "Q0206 `5` is a quoted string, not a whole number | write `5`",
     );
-    check_requests("-5", "Q0206 `-5` is negative, not a whole number | ");
+    check_requests(
+        "-5",
+        "Q0206 `-5` is negative | write a number of at least 1",
+    );
     check_requests(
         "5.0",
         "Q0206 `5.0` is a float, not a whole number | write `5`",
@@ -181,36 +184,111 @@ fn numbers_that_are_none_say_why() {
         "1e3",
         "Q0206 `1e3` is a float, not a whole number | write `1000`",
     );
-    check_requests("5.5", "Q0206 `5.5` is a float, not a whole number | ");
+    check_requests(
+        "5.5",
+        "Q0206 `5.5` is a float, not a whole number | write a whole number",
+    );
     check_requests(
         "007",
         "Q0206 `007` is a string, since it has zeros in front, not a whole number | write `7`",
     );
     check_requests(
         "18446744073709551616",
-        "Q0206 `18446744073709551616` is larger than 18446744073709551615, not a whole number | ",
+        "Q0206 `18446744073709551616` is larger than any number a policy file takes | write a number of at most 18446744073709551615",
     );
     check_requests(
         "9ms",
-        "Q0206 `9ms` is a string, since numbers take no units, not a whole number | ",
+        "Q0206 `9ms` is a string, since numbers take no units, not a whole number | write a whole number",
     );
     check_requests(
         "~",
-        "Q0203 this must be a whole number, not null | leave the field out, or give it a value",
+        "Q0203 this must be a whole number, not null | give it a value, or leave the field out where it is not required",
     );
     check_requests(
         "many",
-        "Q0203 this must be a whole number, not the string `many` | ",
+        "Q0203 this must be a whole number, not the string `many` | write a whole number",
     );
     check_requests(
         "true",
-        "Q0203 this must be a whole number, not the bool `true` | ",
+        "Q0203 this must be a whole number, not the bool `true` | write a whole number",
     );
-    check_requests("[5]", "Q0203 this must be a whole number, not a list | ");
-    check_requests("{}", "Q0203 this must be a whole number, not a mapping | ");
+    check_requests(
+        "[5]",
+        "Q0203 this must be a whole number, not a list | write a whole number",
+    );
+    check_requests(
+        "{}",
+        "Q0203 this must be a whole number, not a mapping | write a whole number",
+    );
     check_requests(
         "'${LIMIT}'",
         "Q0207 `${LIMIT}` is not expanded | policy files are read as they are; fill in values before the file is read",
+    );
+}
+
+#[test]
+fn units_are_counted_in_those_of_the_field() {
+    #[track_caller]
+    fn check_unit(field: &str, value: &str, expected: &str) {
+        let read = read_all(&format!(
+            "backend: {{kind: redis, connect_{field}: {value}}}\npolicies: [{{name: a, burst: {{requests: 1, {field}: {value}}}}}]\n"
+        ));
+        let helps: Vec<Option<&str>> = read
+            .diagnostics
+            .iter()
+            .filter(|fault| fault.code == &codes::NOT_AN_INTEGER)
+            .map(|fault| fault.help.as_deref())
+            .collect();
+        assert_eq!(helps, [Some(expected)]);
+    }
+    check_unit("timeout_ms", "2s", "write `2000`");
+    check_unit("timeout_ms", "250ms", "write `250`");
+    check_unit("timeout_ms", "0.25", "write a whole number of milliseconds");
+    check_unit("window_secs", "1 hour", "write `3600`");
+    check_unit("window_secs", "5000ms", "write `5`");
+    check_unit("window_secs", "1500ms", "write a whole number of seconds");
+    check_unit("window_secs", "1.5", "write a whole number of seconds");
+    // Nobody knows what a limit of one minute is.
+    check_requests(
+        "1m",
+        "Q0206 `1m` is a string, since numbers take no units, not a whole number | write a whole number",
+    );
+}
+
+#[test]
+fn a_lone_word_in_place_of_a_mapping_is_put_into_its_field() {
+    check(
+        "backend: redis\npolicies: [{name: a, selector: {tenant: 'header:x', token: [a]}, burst: }]\n",
+        &[
+            "Q0203 backend <redis> this must be a mapping, not the string `redis` | help: write `{ kind: \"redis\" }`",
+            "Q0203 policies[0].selector.tenant <'header:x'> this must be a mapping, not the quoted string `header:x` | help: write `{ key: \"header:x\" }`",
+            "Q0203 policies[0].selector.token <[a]> this must be a mapping, not a list | help: its fields are `key`",
+        ],
+    );
+}
+
+#[test]
+fn words_say_what_may_stand_in_their_place() {
+    check(
+        "enforcement: strict\nbackend_failure_policy:\n",
+        &[
+            "Q0205 enforcement <strict> `strict` is not `enforce` or `shadow` | help: write `enforce` or `shadow`, or leave the field out for `enforce`",
+            "Q0205 backend_failure_policy <> a word is missing here; it must be `fail_open` or `fail_closed` | help: write `fail_open` or `fail_closed`, or leave the field out for `fail_closed`",
+        ],
+    );
+    check(
+        "enforcement: !shadow true\nbackend_failure_policy: [fail_open]\n",
+        &[
+            "Q0205 enforcement <true> the tag `!shadow` stands before the string `true`, and can be a word only where nothing follows | help: write `shadow`",
+            "Q0203 backend_failure_policy <[fail_open]> this must be `fail_open` or `fail_closed`, not a list | help: write `fail_open` or `fail_closed`",
+        ],
+    );
+    check(
+        "policies: [{name: a, burst: {requests: , window_secs: 1}, enforcement: shadow}]\n",
+        &[
+            "Q0203 policies[0].burst.requests <> a value is missing here; it must be a whole number | help: give it a value, or leave the field out where it is not required",
+            "Q0201 policies[0].enforcement <enforcement> there is no field `enforcement` here | help: `enforcement` stands in the quota object itself, and holds for all of it",
+        ],
     );
 }
 
@@ -224,9 +302,9 @@ fn null_is_left_out_only_where_the_contract_says_so() {
     check(
         "policies: ~\nbackend: null\nlocal_fallback: !!null x\n",
         &[
-            "Q0203 policies <~> this must be a list, not null | help: leave the field out, or give it a value",
-            "Q0203 backend <null> this must be a mapping, not null | help: leave the field out, or give it a value",
-            "Q0203 local_fallback <x> the tag `!!null` stands on the string `x`",
+            "Q0203 policies <~> this must be a list, not null | help: give it a value, or leave the field out where it is not required",
+            "Q0203 backend <null> this must be a mapping, not null | help: give it a value, or leave the field out where it is not required",
+            "Q0203 local_fallback <x> the tag `!!null` stands on the string `x` | help: remove the tag; quote a value that begins with `!`",
         ],
     );
 }
@@ -258,21 +336,21 @@ fn faults_behind_aliases_are_reported_once() {
     check(
         "policies:\n- name: a\n  burst: &w {requests: x, window_secs: 1}\n- name: &n b\n  burst: *w\n- name: c\n  burst: *n\n",
         &[
-            "Q0203 policies[0].burst.requests <x> this must be a whole number, not the string `x`",
-            "Q0203 policies[2].burst <*n> this must be a mapping, not the string `b` | <b> defined here",
+            "Q0203 policies[0].burst.requests <x> this must be a whole number, not the string `x` | help: write a whole number",
+            "Q0203 policies[2].burst <*n> this must be a mapping, not the string `b` | <b> defined here | help: its fields are `requests` and `window_secs`",
         ],
     );
     check(
         "backend: {x: &b {requests: 1, colour: 2}}\npolicies: [{name: a, burst: *b}]\n",
         &[
             "Q0201 policies[0].burst.colour <colour> there is no field `colour` here | <*b> used here | help: the fields are `requests` and `window_secs`",
-            "Q0204 policies[0].burst.window_secs <*b> the field `window_secs` is missing | <{requests: 1, colour: 2}> defined here",
+            "Q0204 policies[0].burst.window_secs <*b> the field `window_secs` is missing | <{requests: 1, colour: 2}> defined here | help: add it, such as `window_secs: 60`",
         ],
     );
     check(
         "policies: &p [{name: a, burst: *p}, {name: *q}]\n",
         &[
-            "Q0107 policies[0].burst <*p> the alias stands inside the value it refers to | <[{name: a, burst: *p}, {name: *q}]> defined here",
+            "Q0107 policies[0].burst <*p> the alias stands inside the value it refers to | <[{name: a, burst: *p}, {name: *q}]> defined here | help: an alias can only repeat a value that has ended before it",
             "Q0114  <*q> there is no anchor `q` before this alias | help: anchors stand before their aliases; quote a value that begins with `*`",
         ],
     );
@@ -308,18 +386,39 @@ fn merge_keys_are_refused_at_every_level() {
 }
 
 #[test]
+fn what_a_merge_key_may_have_been_to_bring_is_not_missing() {
+    let merge = "`<<` merges nothing here";
+    let help = decode::MERGE_KEY_HELP;
+    check(
+        "policies:\n- {<<: {name: a}, burst: {<<: {requests: 1}}}\n- <<: {}\n  sustained: {requests: 1}\n",
+        &[
+            &format!("Q0111 policies[0].<< <<<> {merge} | help: {help}"),
+            &format!("Q0111 policies[0].burst.<< <<<> {merge} | help: {help}"),
+            &format!("Q0111 policies[1].<< <<<> {merge} | help: {help}"),
+            "Q0204 policies[1].sustained.window_secs <{requests: 1}> the field `window_secs` is missing | help: add it, such as `window_secs: 60`",
+        ],
+    );
+    let raw = read_all("policies: [{name: a, <<: {}}]\n")
+        .raw
+        .expect("an object");
+    let policies = raw.policies.value().expect("policies");
+    let policy = policies.value[0].as_ref().expect("a policy");
+    assert!(policy.value.burst.is_faulty() && policy.value.selector.is_faulty());
+}
+
+#[test]
 fn options_of_a_plugin_are_read_untyped() {
     check(
         "backend: {a: !x 1, b: .inf, c: 18446744073709551616, d: {e: 1, e: 2}, f: {[]: 1}, g: !!int x, h: 1, h: 2, i: !y []}\n",
         &[
-            "Q0203 backend.a <1> the tag `!x` has no meaning here",
-            "Q0203 backend.b <.inf> options take finite numbers only",
-            "Q0203 backend.c <18446744073709551616> the number is beyond 64 bits",
+            "Q0203 backend.a <1> the tag `!x` has no meaning here | help: remove the tag; quote a value that begins with `!`",
+            "Q0203 backend.b <.inf> options take finite numbers only | help: quote it where it is a string",
+            "Q0203 backend.c <18446744073709551616> the number is beyond 64 bits | help: quote it where it is a string",
             "Q0202 backend.d.e <e> the field `e` is given twice | <e> first given here | help: keep one of them",
-            "Q0203 backend.f <[]> the name of a field must be a word, not a list",
-            "Q0203 backend.g <x> the tag `!!int` stands on another value",
+            "Q0203 backend.f <[]> the name of a field must be a word, not a list | help: write `field: value`",
+            "Q0203 backend.g <x> the tag `!!int` stands on the string `x` | help: remove the tag; quote a value that begins with `!`",
             "Q0202 backend.h <h> the field `h` is given twice | <h> first given here | help: keep one of them",
-            "Q0203 backend.i <[]> the tag `!y` has no meaning here",
+            "Q0203 backend.i <[]> the tag `!y` has no meaning here | help: remove the tag; quote a value that begins with `!`",
         ],
     );
 }
@@ -345,7 +444,7 @@ fn the_quota_object_is_found_where_the_contract_says() {
     check(
         "resilience: {quota: ~}\n",
         &[
-            "Q0203 resilience.quota <~> this must be a mapping, not null | help: leave the field out, or give it a value",
+            "Q0203 resilience.quota <~> this must be a mapping, not null | help: give it a value, or leave the field out where it is not required",
         ],
     );
     check(
@@ -461,6 +560,33 @@ fn what_stands_before_and_beside_broken_yaml_is_checked_too() {
 }
 
 #[test]
+fn what_was_not_read_is_not_missing() {
+    #[track_caller]
+    fn check_lists(text: &str, policies: usize) {
+        let read = read_all(text);
+        let [fault] = read.diagnostics.as_slice() else {
+            panic!("{:?}", read.diagnostics);
+        };
+        assert_eq!(fault.code, &codes::YAML_SYNTAX);
+        let raw = read.raw.expect("an object");
+        if policies == 0 {
+            assert!(raw.policies.is_faulty());
+            return;
+        }
+        let list = &raw.policies.value().expect("policies").value;
+        assert_eq!(list.len(), policies);
+        assert_eq!(list.last(), Some(&None));
+    }
+    check_lists("enabled: true\npolicies: [", 1);
+    check_lists(
+        "enabled: true\npolicies: [\n  {name: a},\n  {name: \"b},\n",
+        2,
+    );
+    check_lists("\u{feff}enabled: true\npolicies: []\n", 0);
+    check_lists("{enabled: true}\npolicies: []\n", 0);
+}
+
+#[test]
 fn a_byte_order_mark_is_named_when_it_breaks_the_file() {
     let read = read_all("\u{feff}enabled: true\npolicies: []\n");
     assert_eq!(read.diagnostics[0].code.id, "Q0104");
@@ -469,6 +595,13 @@ fn a_byte_order_mark_is_named_when_it_breaks_the_file() {
             .help
             .as_deref()
             .is_some_and(|help| help.contains("byte order mark"))
+    );
+    let help = "write `\"b: c\"`";
+    check(
+        "\u{feff}policies:\n - name: b: c\n",
+        &[&format!(
+            "Q0104  <b: c> a value that contains `: ` must be quoted | help: {help}"
+        )],
     );
     check("\u{feff}# a comment\nenabled: true\npolicies: []\n", &[]);
     check(

@@ -373,6 +373,14 @@ impl Builder<'_> {
             self.tree.node_mut(open.node).truncated = true;
             self.end(&open, None);
         }
+        // What stands behind a document that has ended may have been meant to be part of it.
+        if let Some(Document {
+            root: Some(root), ..
+        }) = self.tree.documents.last()
+        {
+            let root = root.node;
+            self.tree.node_mut(root).truncated = true;
+        }
         self.resolve_aliases();
     }
 
