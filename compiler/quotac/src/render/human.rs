@@ -69,6 +69,7 @@ fn read_more(reports: &[FileReport]) -> String {
 /// A file's text as it is shown: secrets masked, every character visible, every byte where it was.
 struct Page<'a> {
     text: &'a PolicyText,
+    name: Cow<'a, str>,
     shown: String,
     /// Offset of each line's first byte.
     line_starts: Vec<usize>,
@@ -90,6 +91,7 @@ impl<'a> Page<'a> {
             .collect();
         Self {
             text,
+            name: visible(text.name()),
             shown,
             line_starts,
         }
@@ -195,7 +197,7 @@ impl<'a> Page<'a> {
         }
         let place = self.text.place(span.start);
         let group = group.element(
-            Origin::path(self.text.name())
+            Origin::path(&*self.name)
                 .line(place.line as usize)
                 .char_column(place.column as usize),
         );
@@ -212,7 +214,7 @@ impl<'a> Page<'a> {
     ) -> Snippet<'b, Annotation<'b>> {
         Snippet::source(self.shown.get(lines).unwrap_or(""))
             .line_start(first_line + 1)
-            .path(self.text.name())
+            .path(&*self.name)
     }
 }
 
@@ -232,13 +234,14 @@ fn annotation<'b>(
         .label(label.cloned())
 }
 
-/// `text` with lone carriage returns as line feeds, since they end lines, and C1 controls, which a terminal obeys, as `¿`:
-/// of one size each, so that places stay.
+/// `text` with lone carriage returns as line feeds, since they end lines, C1 controls, which a terminal obeys, as `¿`, and byte
+/// order marks inside it, which nobody would see, as `�`: of one size each, so that places stay.
 fn visible_text(text: &str) -> String {
     let mut visible = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
         visible.push(match character {
+            '\u{feff}' if !visible.is_empty() => '\u{fffd}',
             '\r' if characters.peek() != Some(&'\n') => '\n',
             '\u{80}'..='\u{9f}' => '¿',
             _ => character,
@@ -262,5 +265,392 @@ fn visible(message: &str) -> Cow<'_, str> {
         Cow::Owned(normalize_untrusted_str(&one_line))
     } else {
         Cow::Owned(normalize_untrusted_str(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anstream::adapter::strip_str;
+    use expect_test::{Expect, expect};
+    use quota_compiler::codes;
+
+    use super::*;
+
+    /// The place of the part of `text` that has `n` equal ones before it.
+    fn nth(text: &str, part: &str, n: usize) -> Span {
+        let (start, _) = text
+            .match_indices(part)
+            .nth(n)
+            .expect("the text has the part");
+        let offset = |at| u32::try_from(at).expect("a small text");
+        Span::new(offset(start), offset(start + part.len()))
+    }
+
+    fn fault(span: Span, message: &str) -> Diagnostic {
+        Diagnostic::new(&codes::WRONG_TYPE, "", span, message)
+    }
+
+    fn shown(text: &PolicyText, diagnostic: Diagnostic) -> String {
+        strip_str(&diagnostics(text, &[diagnostic])).to_string()
+    }
+
+    /// Checks what is shown of a fault of the first `part` of `text`.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "expectations are written in place"
+    )]
+    #[track_caller]
+    fn check(text: &str, part: &str, expected: Expect) {
+        let span = nth(text, part, 0);
+        let text = PolicyText::new("p.yaml", text);
+        expected.assert_eq(&shown(&text, fault(span, "the message")));
+    }
+
+    #[test]
+    fn two_places_share_an_excerpt() {
+        let text = "a: 1\nb: 2\nc: 3\nd: 4\ne: 5\nf: 6\na: 7\n";
+        let diagnostic = fault(nth(text, "a", 1), "`a` is given twice")
+            .with_related(nth(text, "a", 0), "first given here")
+            .with_help("keep one of them");
+        expect![[r#"
+            error[Q0203]: `a` is given twice
+             --> p.yaml:7:1
+              |
+            1 | a: 1
+              | - first given here
+            ...
+            7 | a: 7
+              | ^
+              |
+              = help: keep one of them
+
+        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+    }
+
+    #[test]
+    fn two_places_of_one_line_are_both_marked() {
+        let text = "{a: 1, b: 2, a: 3}\n";
+        let diagnostic = fault(nth(text, "a", 1), "`a` is given twice")
+            .with_related(nth(text, "a", 0), "first given here");
+        expect![[r#"
+            error[Q0203]: `a` is given twice
+             --> p.yaml:1:14
+              |
+            1 | {a: 1, b: 2, a: 3}
+              |  -           ^
+              |  |
+              |  first given here
+
+        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+    }
+
+    #[test]
+    fn places_far_apart_have_excerpts_of_their_own() {
+        let text = format!("a: 1\n{}a: 2\n", "# …\n".repeat(100));
+        let diagnostic = fault(nth(&text, "a", 1), "`a` is given twice")
+            .with_related(nth(&text, "a", 0), "first given here");
+        expect![[r#"
+            error[Q0203]: `a` is given twice
+               --> p.yaml:102:1
+                |
+            102 | a: 2
+                | ^
+                |
+               ::: p.yaml:1:1
+                |
+              1 | a: 1
+                | - first given here
+
+        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+    }
+
+    #[test]
+    fn of_several_lines_the_first_is_marked() {
+        check("a:\n  b: 1\n  c: 2\n", "b: 1\n  c: 2", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:2:3
+              |
+            2 |   b: 1
+              |   ^^^^
+
+        "#]]);
+    }
+
+    #[test]
+    fn lines_end_in_every_way() {
+        check("a: 1\r\nb: 2\r\nc: 3\r\n", "2", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:2:4
+              |
+            2 | b: 2
+              |    ^
+
+        "#]]);
+        check("a: 1\rb: 2\rc: 3\r", "2", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:2:4
+              |
+            2 | b: 2
+              |    ^
+
+        "#]]);
+        check("a:\r\n  b: 1\r\n  c: 2\r\n", "b: 1\r\n  c: 2", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:2:3
+              |
+            2 |   b: 1
+              |   ^^^^
+
+        "#]]);
+    }
+
+    #[test]
+    fn tabs_and_wide_characters_keep_marks_in_place() {
+        check("a:\t1\tb\n", "b", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:6
+              |
+            1 | a:    1    b
+              |            ^
+
+        "#]]);
+        check("名前: 租户🦀, x: 二\n", "x", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:10
+              |
+            1 | 名前: 租户🦀, x: 二
+              |               ^
+
+        "#]]);
+        check("é: e\u{301}, x\n", "x", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:8
+              |
+            1 | é: é, x
+              |       ^
+
+        "#]]);
+        check("🦀: 1\n", "🦀", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | 🦀: 1
+              | ^^
+
+        "#]]);
+    }
+
+    #[test]
+    fn a_fault_may_lie_at_the_end() {
+        let end = |text: &str| Span::at(u32::try_from(text.len()).expect("a small text"));
+        for (text, expected) in [
+            ("", expect![[r#"
+                error[Q0203]: the file ends here
+                 --> p.yaml:1:1
+                  |
+                1 |
+                  | ^
+
+            "#]]),
+            ("a: [1", expect![[r#"
+                error[Q0203]: the file ends here
+                 --> p.yaml:1:6
+                  |
+                1 | a: [1
+                  |      ^
+
+            "#]]),
+            ("a: [1\n", expect![[r#"
+                error[Q0203]: the file ends here
+                 --> p.yaml:2:1
+                  |
+                2 |
+                  | ^
+
+            "#]]),
+            ("a: [1\r\n", expect![[r#"
+                error[Q0203]: the file ends here
+                 --> p.yaml:2:1
+                  |
+                2 |
+                  | ^
+
+            "#]]),
+        ] {
+            expected.assert_eq(&shown(
+                &PolicyText::new("p.yaml", text),
+                fault(end(text), "the file ends here"),
+            ));
+        }
+    }
+
+    #[test]
+    fn places_outside_the_text_are_moved_into_it() {
+        let text = PolicyText::new("p.yaml", "é\n");
+        expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | é
+              | ^
+
+        "#]].assert_eq(&shown(&text, fault(Span::new(1, 99), "the message")));
+        expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:2:1
+              |
+            2 |
+              | ^
+
+        "#]].assert_eq(&shown(&text, fault(Span::new(99, 100), "the message")));
+    }
+
+    #[test]
+    fn a_byte_order_mark_takes_no_column() {
+        check("\u{feff}a: 1\n", "a", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+
+        "#]]);
+        check("\u{feff}a: 1\n", "\u{feff}", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+
+        "#]]);
+        check("a: \u{feff}1\n", "1", expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:5
+              |
+            1 | a: �1
+              |     ^
+
+        "#]]);
+    }
+
+    #[test]
+    fn of_a_very_long_line_only_the_place_is_named() {
+        let text = format!("a: 1\nb: [{}x]\n", "1, ".repeat(2000));
+        check(&text, "x", expect![[r#"
+            error[Q0203]: the message
+            --> p.yaml:2:6005
+
+        "#]]);
+        let diagnostic = fault(nth(&text, "a", 0), "the message")
+            .with_related(nth(&text, "x", 0), "the other place")
+            .with_help("the help");
+        expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+             ::: p.yaml:2:6005
+              = note: the other place
+              = help: the help
+
+        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", &*text), diagnostic));
+    }
+
+    #[test]
+    fn a_terminal_is_told_nothing_by_the_file() {
+        let text = "a\u{1b}[31m: \u{9b}31m\u{202e}\u{7} x\n";
+        let span = nth(text, "x", 0);
+        let text = PolicyText::new("p\u{1b}[31m.yaml", text);
+        let diagnostic = fault(span, "a\u{1b}[31m\n\tb\u{9b}")
+            .with_related(span, "c\u{1b}[31m")
+            .with_help("d\u{1b}[31m\ne");
+        let shown = diagnostics(&text, &[diagnostic]);
+        assert!(!shown.contains("\u{1b}[31m"), "{shown:?}");
+        expect![[r#"
+            error[Q0203]: a␛[31m␊ b¿
+             --> p␛[31m.yaml:1:16
+              |
+            1 | a␛[31m: ¿31m�␇ x
+              |                ^
+              |                |
+              |                c␛[31m
+              |
+              = help: d␛[31m␊e
+
+        "#]].assert_eq(&strip_str(&shown).to_string());
+    }
+
+    #[test]
+    fn secrets_are_masked() {
+        let mut text = PolicyText::new("p.yaml", "url: redis://quota:hünter2@localhost:x\n");
+        text.hide(nth(text.as_str(), "hünter2", 0));
+        let diagnostic = fault(
+            nth(text.as_str(), "redis://quota:hünter2@localhost:x", 0),
+            "the message",
+        );
+        expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:6
+              |
+            1 | url: redis://quota:********@localhost:x
+              |      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+        "#]].assert_eq(&shown(&text, diagnostic));
+    }
+
+    #[test]
+    fn severities_are_told_apart() {
+        let text = PolicyText::new("p.yaml", "a: 1\n");
+        let of = |code| Diagnostic::new(code, "", Span::new(0, 1), "the message");
+        let found = [
+            of(&codes::WRONG_TYPE),
+            of(&codes::FALLBACK_PREFIX_SHARED),
+            of(&codes::OPTIONS_UNCHECKED),
+        ];
+        let report = FileReport {
+            ok: false,
+            program_digest: None,
+            text,
+            diagnostics: found.to_vec(),
+        };
+        let rendered = render(&[report]);
+        assert!(
+            rendered.contains("\u{1b}["),
+            "colours are there for whoever can show them"
+        );
+        expect![[r#"
+            error[Q0203]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+
+            warning[Q0614]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+
+            note[Q0619]: the message
+             --> p.yaml:1:1
+              |
+            1 | a: 1
+              | ^
+
+            to read more, for example: quotac explain --code Q0203 (found: Q0203, Q0614, Q0619)
+        "#]].assert_eq(&strip_str(&rendered).to_string());
+    }
+
+    #[test]
+    fn nothing_found_is_nothing_said() {
+        let text = PolicyText::new("p.yaml", "policies: []\n");
+        let report = FileReport {
+            ok: true,
+            program_digest: None,
+            text,
+            diagnostics: Vec::new(),
+        };
+        assert_eq!(render(&[report]), "");
     }
 }
