@@ -132,3 +132,97 @@ fn entry<'a>(text: &PolicyText, diagnostic: &'a Diagnostic) -> Entry<'a> {
         help: diagnostic.help.as_deref(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use quota_compiler::codes;
+    use quota_compiler::span::Span;
+
+    use super::*;
+
+    #[test]
+    fn the_document_has_the_fields_it_promises() {
+        let text = PolicyText::new("p.yaml", "名: 1\r\nb: [2,\n 3]\n");
+        let diagnostic = Diagnostic::new(
+            &codes::WRONG_TYPE,
+            "policies[0].b",
+            Span::new(11, 18),
+            "the message",
+        )
+        .with_related(Span::new(5, 6), "the other place");
+        let failed = FileReport {
+            ok: false,
+            program_digest: None,
+            text,
+            diagnostics: vec![diagnostic],
+        };
+        let passed = FileReport {
+            ok: true,
+            program_digest: Some("ab".repeat(32)),
+            text: PolicyText::new("dir/q.yaml", "policies: []\n"),
+            diagnostics: Vec::new(),
+        };
+        let document = render(&[failed, passed]).expect("JSON");
+        expect![[r#"
+            {
+              "version": 1,
+              "files": [
+                {
+                  "path": "p.yaml",
+                  "ok": false,
+                  "diagnostics": [
+                    {
+                      "code": "Q0203",
+                      "name": "wrong-type",
+                      "severity": "error",
+                      "message": "the message",
+                      "field": "policies[0].b",
+                      "line": 2,
+                      "column": 4,
+                      "end_line": 3,
+                      "end_column": 4,
+                      "related": [
+                        {
+                          "message": "the other place",
+                          "line": 1,
+                          "column": 4
+                        }
+                      ],
+                      "help": null
+                    }
+                  ]
+                },
+                {
+                  "path": "dir/q.yaml",
+                  "ok": true,
+                  "program_digest": "abababababababababababababababababababababababababababababababab",
+                  "diagnostics": []
+                }
+              ],
+              "summary": {
+                "files": 2,
+                "errors": 1,
+                "warnings": 0,
+                "notes": 0
+              }
+            }
+        "#]].assert_eq(&document);
+    }
+
+    #[test]
+    fn nothing_checked_is_a_document_too() {
+        expect![[r#"
+            {
+              "version": 1,
+              "files": [],
+              "summary": {
+                "files": 0,
+                "errors": 0,
+                "warnings": 0,
+                "notes": 0
+              }
+            }
+        "#]].assert_eq(&render(&[]).expect("JSON"));
+    }
+}
