@@ -96,7 +96,7 @@ policies:
             ],
             "key_prefix": "ours",
             "plugin": {
-                "name": "in_memory",
+                "name": "In memory",
                 "version": env!("CARGO_PKG_VERSION"),
                 "abi": runtime["quota"]["plugin"]["abi"],
             },

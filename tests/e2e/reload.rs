@@ -245,13 +245,17 @@ fn a_file_that_says_the_same_is_no_change() {
 fn sighup_reads_the_file_again() {
     let file = PolicyFile::new(&per_tenant(1));
     let quotad = Quotad::start(file.path());
+    // Read again it is even if it says the same; the program that is in force stays the first.
     quotad.signal(Signal::HUP);
-    wait_for_generation(&quotad, 2);
+    wait_for("the file to be read again", || {
+        (reloads(&quotad, "success") == 1.0).then_some(())
+    });
+    assert_eq!(quotad.generation(), 1);
     file.replace("enabled: maybe\n");
     wait_for_failures(&quotad, 1.0);
     quotad.signal(Signal::HUP);
     wait_for_failures(&quotad, 2.0);
-    assert_eq!(quotad.generation(), 2);
+    assert_eq!(quotad.generation(), 1);
     assert_eq!(quotad.admin("/readyz").status, 200);
 }
 
@@ -316,6 +320,10 @@ fn a_file_that_does_not_compile_leaves_the_program_in_place() {
         })
         .collect();
     assert_eq!(places, [("Q0203", 1, 10), ("Q0201", 2, 1)]);
+    assert_eq!(
+        last["diagnostics"][1]["help"],
+        "did you mean `enforcement`?"
+    );
 
     // The next one that compiles is in force, and what was counted meanwhile counts.
     file.replace(&per_tenant(2));
@@ -332,7 +340,7 @@ fn a_file_that_does_not_compile_leaves_the_program_in_place() {
     let refusals = refusals(&quotad);
     assert_eq!(refusals.len(), 1, "{refusals:?}");
     let told = refusals[0]["error"].as_str().unwrap();
-    for part in ["Q0203", ":1:10", "Q0201", ":2:1", "did you mean"] {
+    for part in ["Q0203", ":1:10", "Q0201", ":2:1"] {
         assert!(told.contains(part), "{part}: {told}");
     }
 }
@@ -397,69 +405,73 @@ fn counters_survive_what_does_not_name_them() {
     let window =
         |requests: u64| format!("sustained: {{requests: {requests}, window_secs: {CENTURY}}}");
     let one = |requests| policy("one", "", &window(requests));
-    let file = PolicyFile::new(&file_with("", &[&one(5)]));
-    let quotad = Quotad::start(file.path());
-    let mut client = quotad.connect();
-    let mut generation = 1;
-    let mut change = |text: String| {
-        file.replace(&text);
-        generation += 1;
-        wait_for_generation(&quotad, generation);
-        decide(&mut client, &KITE)
-    };
-
-    assert_eq!(change(file_with("# untouched", &[&one(5)])), (200, Some(4)));
-    // Limits, both ways; a limit below what is used denies.
-    assert_eq!(change(file_with("", &[&one(10)])), (200, Some(8)));
-    assert_eq!(change(file_with("", &[&one(2)])), (429, Some(0)));
-    assert_eq!(change(file_with("", &[&one(10)])), (200, Some(7)));
-    // Another window beside it, the capacity, the allowlist, where the tenant comes from.
     let half = CENTURY / 2;
     let both = format!(
         "burst: {{requests: 9, window_secs: {half}}}, {}",
         window(10)
     );
-    assert_eq!(
-        change(file_with("", &[&policy("one", "", &both)])),
-        (200, Some(8))
-    );
     let smaller = "backend: {kind: in_memory, max_entries: 1}";
-    assert_eq!(change(file_with(smaller, &[&one(10)])), (200, Some(5)));
     let listed = policy("one", "route_allowlist: [orders, search],", &window(10));
-    assert_eq!(change(file_with(smaller, &[&listed])), (200, Some(4)));
-    let other_header = one(10).replace("x-tenant-id", "x-org");
-    file.replace(&file_with("", &[&other_header]));
-    wait_for_generation(&quotad, 9);
-    assert_eq!(decide(&mut client, &[("x-org", "kite")]), (200, Some(3)));
-    // Shadow counts on, too.
-    file.replace(&file_with("enforcement: shadow", &[&one(10)]));
-    wait_for_generation(&quotad, 10);
-    assert_eq!(decide(&mut client, &KITE), (200, None));
-    // The order of policies.
     let other = policy("other", "route_allowlist: [search],", &window(10));
-    file.replace(&file_with("", &[&other, &one(10)]));
-    wait_for_generation(&quotad, 11);
-    assert_eq!(decide(&mut client, &KITE), (200, Some(1)));
-
-    // The window's length, the policy's name and the namespace do name them.
     let shorter = window(10).replace(&CENTURY.to_string(), &half.to_string());
-    let fresh = [
-        file_with("", &[&policy("one", "", &shorter)]),
-        file_with("", &[&policy("renamed", "", &window(10))]),
-        file_with(
-            "backend: {kind: in_memory, key_prefix: elsewhere}",
-            &[&one(10)],
+    let org = [("x-org", "kite")];
+
+    let file = PolicyFile::new(&file_with("", &[&one(5)]));
+    let quotad = Quotad::start(file.path());
+    let mut client = quotad.connect();
+    assert_eq!(decide(&mut client, &KITE), (200, Some(4)));
+    let changes: [(String, &[_], _); 12] = [
+        // Limits, both ways; one below what is used denies.
+        (file_with("", &[&one(10)]), &KITE, (200, Some(8))),
+        (file_with("", &[&one(2)]), &KITE, (429, Some(0))),
+        // Another window beside it, the capacity, the routes, where the tenant comes from.
+        (
+            file_with("", &[&policy("one", "", &both)]),
+            &KITE,
+            (200, Some(7)),
         ),
+        (file_with(smaller, &[&one(10)]), &KITE, (200, Some(6))),
+        (file_with(smaller, &[&listed]), &KITE, (200, Some(5))),
+        (
+            file_with("", &[&one(10).replace("x-tenant-id", "x-org")]),
+            &org,
+            (200, Some(4)),
+        ),
+        // Shadow counts as well.
+        (
+            file_with("enforcement: shadow", &[&one(10)]),
+            &KITE,
+            (200, None),
+        ),
+        // The order of policies.
+        (file_with("", &[&other, &one(10)]), &KITE, (200, Some(2))),
+        // The window's length, the policy's name and the namespace name other counters.
+        (
+            file_with("", &[&policy("one", "", &shorter)]),
+            &KITE,
+            (200, Some(9)),
+        ),
+        (
+            file_with("", &[&policy("renamed", "", &window(10))]),
+            &KITE,
+            (200, Some(9)),
+        ),
+        (
+            file_with(
+                "backend: {kind: in_memory, key_prefix: elsewhere}",
+                &[&one(10)],
+            ),
+            &KITE,
+            (200, Some(9)),
+        ),
+        // The former ones are still there.
+        (file_with("", &[&one(10)]), &KITE, (200, Some(1))),
     ];
-    for (text, generation) in fresh.iter().zip(12..) {
+    for ((text, headers, expected), generation) in changes.iter().zip(2..) {
         file.replace(text);
         wait_for_generation(&quotad, generation);
-        assert_eq!(decide(&mut client, &KITE), (200, Some(9)));
+        assert_eq!(decide(&mut client, headers), *expected, "{text}");
     }
-    // And the old ones are still there.
-    file.replace(&file_with("", &[&one(10)]));
-    wait_for_generation(&quotad, 15);
-    assert_eq!(decide(&mut client, &KITE), (200, Some(0)));
 }
 
 #[test]
