@@ -7,11 +7,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Json};
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use quota_runtime::Quota;
 use quota_runtime::clock::UnixMillis;
+use quota_runtime::reload::PolicyFile;
 use quota_runtime::status::Status;
 use serde::Serialize;
 
@@ -23,8 +24,8 @@ use crate::reloads::{LastReload, Reloads};
 pub(crate) struct Admin {
     /// The engine.
     pub(crate) quota: Quota,
-    /// The policy file, as named on the command line.
-    pub(crate) policy_file: String,
+    /// The policy file and the engine that follows it.
+    pub(crate) file: Arc<PolicyFile>,
     /// When the daemon started.
     pub(crate) started_at: UnixMillis,
     /// What became of the file.
@@ -37,6 +38,7 @@ pub(crate) struct Admin {
 pub(crate) fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/admin/runtime", get(runtime))
+        .route("/admin/reload", post(reload))
         .route("/metrics", get(metrics))
         .route("/livez", get(alive))
         .route("/healthz", get(alive))
@@ -65,17 +67,41 @@ async fn runtime(State(admin): State<Arc<Admin>>) -> Response<Body> {
         quota: admin.quota.status(),
         daemon: Daemon {
             version: env!("CARGO_PKG_VERSION"),
-            policy_file: admin.policy_file.clone(),
+            policy_file: admin.file.path().display().to_string(),
             started_at_unix_ms: admin.started_at.0,
             draining: admin.phase.is_draining(),
             last_reload: admin.reloads.last(),
         },
     })
     .into_response();
+    never_store(&mut response);
+    response
+}
+
+/// Reads the policy file again: 200 with what is in force now, or 422 with why the former program stays.
+async fn reload(State(admin): State<Arc<Admin>>) -> Response<Body> {
+    let file = Arc::clone(&admin.file);
+    // It compiles, and may wait for a backend.
+    let reload = tokio::task::spawn_blocking(move || LastReload::of(&file.reload_now())).await;
+    let mut response = match reload {
+        Ok(reload) => {
+            let status = if reload.successful {
+                StatusCode::OK
+            } else {
+                StatusCode::UNPROCESSABLE_ENTITY
+            };
+            (status, Json(reload)).into_response()
+        }
+        Err(_panicked) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    };
+    never_store(&mut response);
+    response
+}
+
+fn never_store(response: &mut Response<Body>) {
     response
         .headers_mut()
         .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response<Body> {
@@ -120,6 +146,6 @@ async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Re
 }
 
 async fn unknown_path() -> Response<Body> {
-    let text = "no such path; there are /admin/runtime, /metrics, /livez, /readyz and /healthz\n";
+    let text = "no such path; there are GET /admin/runtime, /metrics, /livez, /readyz and /healthz, and POST /admin/reload\n";
     (StatusCode::NOT_FOUND, text).into_response()
 }

@@ -2,8 +2,6 @@
 //!
 //! Policy names may be any text, so they are quoted and percent-encoded wherever they enter a header.
 
-use std::fmt::Write as _;
-
 use axum::body::Body;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -25,6 +23,10 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// The largest integer a structured field can hold (RFC 8941 §3.3.1): larger limits are shown as this one.
 const LARGEST_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
+/// The most bytes of a header value that tells of policies. Some proxies take answers whose head fits 4 KiB, and turn larger
+/// ones into errors of their own.
+const LARGEST_FIELD: usize = 1024;
+
 /// How a denial is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
@@ -41,8 +43,6 @@ pub(crate) enum Flavour {
 /// The body of a denial, by the request's `Accept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DenialBody {
-    /// None: the request was a HEAD.
-    None,
     /// `application/problem+json` (RFC 9457).
     Problem,
     /// One line of plain text.
@@ -52,10 +52,7 @@ pub(crate) enum DenialBody {
 impl DenialBody {
     /// The body for a request with `headers`: text for a client that lists `text/plain` and no JSON type, the problem document
     /// for everyone else.
-    pub(crate) fn wanted(is_head: bool, headers: &HeaderMap) -> Self {
-        if is_head {
-            return Self::None;
-        }
+    pub(crate) fn wanted(headers: &HeaderMap) -> Self {
         let (mut json, mut text) = (false, false);
         for line in headers.get_all(http::header::ACCEPT) {
             for range in line.to_str().unwrap_or("").split(',') {
@@ -122,81 +119,107 @@ fn set_verdict_headers(headers: &mut HeaderMap, decided: &Decided, details: bool
     if let Some(seconds) = decided.retry_after_secs {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    let (limits, policies) = rate_limit_fields(decided);
-    for (name, value) in [(RATE_LIMIT, limits), (RATE_LIMIT_POLICY, policies)] {
-        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-            headers.insert(name, value);
-        }
-    }
+    let fields = RateLimitFields::of(decided);
+    insert_text(headers, RATE_LIMIT, fields.limits);
+    insert_text(headers, RATE_LIMIT_POLICY, fields.policies);
     if details {
         headers.insert(REASON, HeaderValue::from_static(decided.reason.as_str()));
-        if let Some(name) = deciding_policy_name(decided)
-            && let Ok(value) = HeaderValue::try_from(printable(name))
-        {
-            headers.insert(POLICY, value);
-        }
+        let name = deciding_policy_name(decided).map(printable);
+        insert_text(headers, POLICY, name.unwrap_or_default());
+    }
+}
+
+/// Adds a header, unless its value is empty or too large.
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if (1..=LARGEST_FIELD).contains(&value.len())
+        && let Ok(value) = HeaderValue::try_from(value)
+    {
+        headers.insert(name, value);
     }
 }
 
 /// The name of the policy whose outcome became the request's own.
-fn deciding_policy_name(decided: &Decided) -> Option<&str> {
+pub(crate) fn deciding_policy_name(decided: &Decided) -> Option<&str> {
     let policy = decided.deciding_policy()?.policy;
     let row = decided.program().policy(policy)?;
     Some(&row.name)
 }
 
-/// The `RateLimit` and `RateLimit-Policy` fields: every window of every policy that let the request pass, or those of the
-/// policy that refused it. Nothing under shadow (a client would back off from a limit nobody enforces) and nothing after a
-/// backend failure (no counter was read); an identity denial names the policy but no count.
-fn rate_limit_fields(decided: &Decided) -> (Option<String>, Option<String>) {
-    let mut limits = String::new();
-    let mut policies = String::new();
-    if decided.program().enforcement() == Enforcement::Shadow {
-        return (None, None);
-    }
-    let shown = if decided.status == 200 {
-        decided.policies.as_slice()
-    } else {
-        decided
-            .policies
-            .last()
-            .map_or(&[][..], std::slice::from_ref)
-    };
-    for outcome in shown {
-        if matches!(
-            outcome.decision,
-            Decision::FailedOpen | Decision::FailedClosed
-        ) {
-            continue;
+/// The values of `RateLimit` and `RateLimit-Policy`.
+#[derive(Debug, Default)]
+struct RateLimitFields {
+    limits: String,
+    policies: String,
+}
+
+impl RateLimitFields {
+    /// Every window of every policy that let the request pass, or those of the policy that refused it, as far as they fit.
+    /// Nothing under shadow (a client would back off from a limit nobody enforces) and nothing of a policy whose backend
+    /// failed (no counter was read); an identity denial names the limit but no count.
+    fn of(decided: &Decided) -> Self {
+        let mut fields = Self::default();
+        if decided.program().enforcement() == Enforcement::Shadow {
+            return fields;
         }
-        let Some(row) = decided.program().policy(outcome.policy) else {
-            continue;
+        let shown = match decided.stopped_by {
+            Some(index) => decided.policies.get(index..=index).unwrap_or_default(),
+            None => &decided.policies,
         };
-        for (kind, window) in windows_of(row) {
-            let name = format!("\"{}-{}\"", printable(&row.name), kind.as_str());
-            let separator = if policies.is_empty() { "" } else { ", " };
-            // Writing to a String cannot fail.
-            let _infallible = write!(
-                policies,
-                "{separator}{name};q={};w={}",
-                window.requests.get().min(LARGEST_FIELD_INTEGER),
-                window.length_ms.get() / 1000
-            );
-            if let Some(state) = state_of(outcome, kind) {
-                let separator = if limits.is_empty() { "" } else { ", " };
-                let _infallible = write!(
-                    limits,
-                    "{separator}{name};r={};t={}",
-                    state.remaining.min(LARGEST_FIELD_INTEGER),
-                    seconds_until_reset(decided, state)
-                );
+        for outcome in shown {
+            match outcome.decision {
+                Decision::FailedOpen | Decision::FailedClosed => continue,
+                Decision::Allowed
+                | Decision::Denied
+                | Decision::ShadowDenied
+                | Decision::NotApplied => {}
+            }
+            let Some(row) = decided.program().policy(outcome.policy) else {
+                continue;
+            };
+            for (kind, window) in windows_of(row) {
+                let left = state_of(outcome, kind)
+                    .map(|state| (state.remaining, seconds_until_reset(decided, state)));
+                fields.add(&row.name, kind, window, left);
             }
         }
+        fields
     }
-    (
-        (!limits.is_empty()).then_some(limits),
-        (!policies.is_empty()).then_some(policies),
-    )
+
+    /// Adds one window: its limit, and what is `left` of it until when.
+    fn add(
+        &mut self,
+        policy: &str,
+        kind: WindowKind,
+        window: WindowOperand,
+        left: Option<(u64, u64)>,
+    ) {
+        let name = format!("\"{}-{}\"", printable(policy), kind.as_str());
+        let requests = window.requests.get().min(LARGEST_FIELD_INTEGER);
+        let secs = window.length_ms.get() / 1000;
+        let policy = format!("{name};q={requests};w={secs}");
+        let limit = left.map_or_else(String::new, |(remaining, reset)| {
+            let remaining = remaining.min(LARGEST_FIELD_INTEGER);
+            format!("{name};r={remaining};t={reset}")
+        });
+        // Both or neither: a client looks a limit's policy up by its name.
+        if fits(&self.policies, &policy) && fits(&self.limits, &limit) {
+            append(&mut self.policies, &policy);
+            append(&mut self.limits, &limit);
+        }
+    }
+}
+
+const LIST_SEPARATOR: &str = ", ";
+
+const fn fits(list: &str, item: &str) -> bool {
+    list.len() + LIST_SEPARATOR.len() + item.len() <= LARGEST_FIELD
+}
+
+fn append(list: &mut String, item: &str) {
+    if !list.is_empty() && !item.is_empty() {
+        list.push_str(LIST_SEPARATOR);
+    }
+    list.push_str(item);
 }
 
 fn windows_of(row: &PolicyRow) -> impl Iterator<Item = (WindowKind, WindowOperand)> {
@@ -229,7 +252,6 @@ fn printable(name: &str) -> String {
 fn denial_body(headers: &mut HeaderMap, decided: &Decided, body: DenialBody) -> String {
     let detail = detail(decided.reason);
     match body {
-        DenialBody::None => String::new(),
         DenialBody::Text => {
             headers.insert(
                 CONTENT_TYPE,

@@ -3,23 +3,23 @@
 //! The bounds are the daemon's own (contract §8): they have their own metric family and reasons, answer without any
 //! `X-Quota-*` header and hold while the quota backend is down.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use http::Request;
 use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
 use quota_runtime::client_address::Peer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -30,6 +30,10 @@ use crate::protection::{Protection, Rejection};
 
 /// The largest request head, in bytes. Larger ones are answered with 431.
 const MAX_HEAD_BYTES: usize = 64 << 10;
+/// How long to wait after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often to warn that none can be.
+const ACCEPT_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +78,8 @@ impl fmt::Display for ListenAddress {
 pub(crate) enum Listener {
     /// A TCP socket.
     Tcp(TcpListener),
-    /// A unix socket and its file, which is removed when the listener goes.
-    Unix(UnixListener, SocketFile),
+    /// The file of a unix socket and the socket. The file goes first, so that whoever binds the path meanwhile keeps theirs.
+    Unix(SocketFile, UnixListener),
 }
 
 /// A socket file of ours.
@@ -109,10 +113,8 @@ impl Listener {
                 if stale {
                     std::fs::remove_file(path)?;
                 }
-                Ok(Self::Unix(
-                    UnixListener::bind(path)?,
-                    SocketFile(path.clone()),
-                ))
+                let socket = UnixListener::bind(path)?;
+                Ok(Self::Unix(SocketFile(path.clone()), socket))
             }
         }
     }
@@ -123,7 +125,7 @@ impl Listener {
             Self::Tcp(listener) => listener
                 .local_addr()
                 .map_or_else(|error| error.to_string(), |address| address.to_string()),
-            Self::Unix(_, file) => format!("unix:{}", file.0.display()),
+            Self::Unix(file, _) => format!("unix:{}", file.0.display()),
         }
     }
 
@@ -137,7 +139,7 @@ impl Listener {
                 }
                 Ok((Box::new(stream), Peer::Ip(address.ip().to_canonical())))
             }
-            Self::Unix(listener, _) => {
+            Self::Unix(_, listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Box::new(stream), Peer::Unix))
             }
@@ -153,8 +155,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// Most connections open at once; further ones are closed at once.
-    pub(crate) max_connections: usize,
-    /// How long a client may take to send a request head, idle time of a kept-alive connection included.
+    pub(crate) max_connections: u32,
+    /// How long a client may take to send a request head, and how long a connection may stay without a request.
     pub(crate) client_timeout: Duration,
     /// Counts what the bounds refused.
     pub(crate) protection: Arc<Protection>,
@@ -167,8 +169,9 @@ pub(crate) async fn serve(
     bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) {
-    let connections = Arc::new(Semaphore::new(bounds.max_connections));
-    let graceful = GracefulShutdown::new();
+    let max_connections = usize::try_from(bounds.max_connections).unwrap_or(usize::MAX);
+    let connections = Arc::new(Semaphore::new(max_connections));
+    let mut warned_at: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -176,10 +179,14 @@ pub(crate) async fn serve(
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
                 // Out of descriptors, most likely: the next accept would fail at once too.
-                tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                if warned_at.is_none_or(|at| at.elapsed() >= ACCEPT_WARNING_INTERVAL) {
+                    warned_at = Some(Instant::now());
+                    tracing::warn!(%error, "cannot accept connections");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -187,57 +194,110 @@ pub(crate) async fn serve(
             bounds.protection.count(Rejection::TooManyConnections);
             continue;
         };
-        let router = router.clone();
-        let asked = Arc::new(AtomicBool::new(false));
-        let has_asked = Arc::clone(&asked);
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            has_asked.store(true, Ordering::Relaxed);
-            let router = router.clone();
-            async move {
-                let mut request = request.map(Body::new);
-                request.extensions_mut().insert(peer);
-                Ok::<_, Infallible>(
-                    router
-                        .oneshot(request)
-                        .await
-                        .unwrap_or_else(|never| match never {}),
-                )
-            }
-        });
-        let connection = connection_builder(&bounds)
-            .serve_connection(TokioIo::new(stream), service)
-            .into_owned();
-        let connection = graceful.watch(connection);
-        let protection = Arc::clone(&bounds.protection);
-        let client_timeout = bounds.client_timeout;
+        let connection =
+            serve_connection(stream, peer, router.clone(), bounds.clone(), stop.clone());
         tokio::spawn(async move {
             let _held_while_open = permit;
-            let rejection = tokio::select! {
-                ended = connection => {
-                    ended.err().and_then(|error| Rejection::of_connection(error.as_ref()))
-                }
-                () = silence(client_timeout, &asked) => Some(Rejection::SlowClient),
-            };
-            if let Some(rejection) = rejection {
-                protection.count(rejection);
-            }
+            connection.await;
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    // Every connection holds one. The semaphore is never closed, which is the only error.
+    drop(connections.acquire_many(bounds.max_connections).await);
 }
 
-/// Ends after `time` on a connection that has not asked anything until then. Later requests have a timer of the HTTP
-/// library; before the first it does not run yet, while the library waits to see which version of HTTP is spoken.
-async fn silence(time: Duration, asked: &AtomicBool) {
-    tokio::time::sleep(time).await;
-    if asked.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
+/// Serves one connection until it ends, is silent for too long, or `stop` turns true and what it asked is answered.
+async fn serve_connection(
+    stream: Box<dyn Stream>,
+    peer: Peer,
+    router: Router,
+    bounds: Bounds,
+    mut stop: watch::Receiver<bool>,
+) {
+    let activity = Arc::new(Activity::default());
+    let service = service_fn(|request: Request<Incoming>| {
+        let in_flight = InFlight::begin(Arc::clone(&activity));
+        let router = router.clone();
+        async move {
+            let _until_answered = in_flight;
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer);
+            router.oneshot(request).await
+        }
+    });
+    let builder = connection_builder(&bounds);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut silence = pin!(activity.silence(bounds.client_timeout));
+    let mut stopping = false;
+    let rejection = loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                break ended.err().and_then(|error| Rejection::of_connection(error.as_ref()));
+            }
+            () = silence.as_mut() => break Some(Rejection::SlowClient),
+            _ = stop.wait_for(|stop| *stop), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    };
+    match rejection {
+        // A kept-alive connection that nobody uses any more: no client was refused anything.
+        Some(Rejection::SlowClient) if activity.has_asked() => {}
+        Some(rejection) => bounds.protection.count(rejection),
+        None => {}
+    }
+}
+
+/// What was asked on a connection.
+#[derive(Debug, Default)]
+struct Activity {
+    begun: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Activity {
+    fn has_asked(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends once `time` has passed without a request, after twice that at the latest. HTTP/1 has a timer of its own for
+    /// heads after the first byte; this one also covers silence before it, and idle HTTP/2 connections, whose peers may
+    /// answer pings for ever.
+    async fn silence(&self, time: Duration) {
+        let mut seen = 0;
+        loop {
+            tokio::time::sleep(time).await;
+            let answered = self.answered.load(Ordering::Relaxed);
+            let begun = self.begun.load(Ordering::Relaxed);
+            if begun == seen && begun == answered {
+                return;
+            }
+            seen = begun;
+        }
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+struct InFlight(Arc<Activity>);
+
+impl InFlight {
+    fn begin(activity: Arc<Activity>) -> Self {
+        activity.begun.fetch_add(1, Ordering::Relaxed);
+        Self(activity)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.answered.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
+    // More than 100 header lines are answered with 431 too: the library's default.
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -246,10 +306,7 @@ fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
-        .max_concurrent_streams(1024)
-        .keep_alive_interval(bounds.client_timeout)
-        .keep_alive_timeout(bounds.client_timeout);
+        .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
     builder
 }
 

@@ -28,16 +28,17 @@ use quotac::render::human;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
 use crate::admin::Admin;
-use crate::http::Decisions;
+use crate::http::{Decisions, IgnoredForwarding};
 use crate::lifecycle::{Phase, Signals};
 use crate::listener::{Bounds, ListenAddress, Listener};
 use crate::protection::Protection;
 use crate::reloads::Reloads;
 
 /// Connections of the admin listener.
-const MAX_ADMIN_CONNECTIONS: usize = 64;
+const MAX_ADMIN_CONNECTIONS: u32 = 64;
 /// How long backends may take to end with the daemon.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
@@ -60,9 +61,17 @@ struct Cli {
     /// A folder to look for backend plugins in, before the usual ones; may be repeated
     #[arg(long = "plugin-dir", value_name = "DIR")]
     plugin_dirs: Vec<PathBuf>,
-    /// The form of log lines, which go to standard error; `QUOTAD_LOG` chooses what is logged, as in `debug` or `quota_runtime=debug`
+    /// The form of log lines, which go to standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    /// What is logged, as in `debug` or `warn,quota_runtime=debug`
+    #[arg(
+        long,
+        env = "QUOTAD_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
+    log_filter: String,
     /// Check the policy file as `quotac check` does, and end
     #[arg(long)]
     check: bool,
@@ -101,7 +110,12 @@ fn main() -> ExitCode {
     if cli.check {
         return check(&cli);
     }
-    log_to_stderr(cli.log_format);
+    if let Err(error) = log_to_stderr(cli.log_format, &cli.log_filter) {
+        return fail(
+            2,
+            &format_args!("the log filter is not understood: {error}"),
+        );
+    }
     let quota = match open(&cli) {
         Ok(quota) => quota,
         Err(error) => return refuse(&error),
@@ -154,10 +168,9 @@ fn check(cli: &Cli) -> ExitCode {
     }
 }
 
-fn log_to_stderr(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("QUOTAD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+fn log_to_stderr(format: LogFormat, filter: &str) -> Result<(), ParseError> {
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::try_new(filter)?)
         .with_writer(io::stderr);
     let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -165,6 +178,7 @@ fn log_to_stderr(format: LogFormat) {
         LogFormat::Text => builder.with_ansi(is_terminal && !no_color).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
+    Ok(())
 }
 
 fn open(cli: &Cli) -> Result<Quota, OpenError> {
@@ -225,10 +239,11 @@ async fn serve(cli: &Cli, quota: &Quota, trusted: TrustedProxies) -> Result<(), 
         trusted,
         expose_details: cli.expose_details,
         protection: Arc::clone(&decision_protection),
+        ignored_forwarding: IgnoredForwarding::register(quota.registry()).map_err(legal)?,
     }));
     let admin = admin::router(Arc::new(Admin {
         quota: quota.clone(),
-        policy_file: cli.policy_file.display().to_string(),
+        file: Arc::clone(&file),
         started_at,
         reloads,
         phase: Arc::clone(&phase),
@@ -240,7 +255,7 @@ async fn serve(cli: &Cli, quota: &Quota, trusted: TrustedProxies) -> Result<(), 
     let mut decision_tasks = JoinSet::new();
     for listener in listeners {
         let bounds = Bounds {
-            max_connections: usize::try_from(cli.max_connections).unwrap_or(usize::MAX),
+            max_connections: cli.max_connections,
             client_timeout,
             protection: Arc::clone(&decision_protection),
         };

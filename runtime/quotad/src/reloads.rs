@@ -17,7 +17,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LastReload {
     at_unix_ms: u64,
-    successful: bool,
+    /// Whether what was read is in force.
+    pub(crate) successful: bool,
     /// Of the program in force since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     generation: Option<u64>,
@@ -26,6 +27,44 @@ pub(crate) struct LastReload {
     error: Option<String>,
     /// What the compiler says of the file that was read, as `quotac check --format json` lists it.
     diagnostics: Value,
+}
+
+impl LastReload {
+    /// The start of a daemon at `at`, on a file of which the compiler says `checked`.
+    fn start(at: UnixMillis, checked: &Checked) -> Self {
+        Self {
+            at_unix_ms: at.0,
+            successful: true,
+            generation: Some(1),
+            error: None,
+            diagnostics: diagnostics(checked),
+        }
+    }
+
+    /// What came of `reload`.
+    pub(crate) fn of(reload: &Reload) -> Self {
+        let at_unix_ms = reload.at.0;
+        match &reload.result {
+            Ok(replaced) => Self {
+                at_unix_ms,
+                successful: true,
+                generation: Some(replaced.generation),
+                error: None,
+                diagnostics: diagnostics(&replaced.checked),
+            },
+            Err(error) => Self {
+                at_unix_ms,
+                successful: false,
+                generation: None,
+                error: Some(error.full_text()),
+                diagnostics: if let OpenError::Refused(checked) = &**error {
+                    diagnostics(checked)
+                } else {
+                    Value::Array(Vec::new())
+                },
+            },
+        }
+    }
 }
 
 /// Remembers and counts attempts to bring the policy file into force. The start of the daemon is the first.
@@ -48,13 +87,7 @@ impl Reloads {
     /// The names of the families are not legal, which would be a fault of this file.
     pub(crate) fn new(at: UnixMillis, checked: &Checked) -> prometheus::Result<Self> {
         let reloads = Self {
-            last: Mutex::new(LastReload {
-                at_unix_ms: at.0,
-                successful: true,
-                generation: Some(1),
-                error: None,
-                diagnostics: diagnostics(checked),
-            }),
+            last: Mutex::new(LastReload::start(at, checked)),
             successful: IntGauge::new(
                 "quotad_config_last_reload_successful",
                 "Whether the policy file as last read is in force (1) or was refused (0).",
@@ -82,37 +115,19 @@ impl Reloads {
 
     /// Takes note of an attempt.
     pub(crate) fn note(&self, reload: &Reload) {
-        let last = match &reload.result {
+        match &reload.result {
             Ok(replaced) => {
                 self.successful.set(1);
                 self.success_timestamp.set(seconds(reload.at));
                 self.total.with_label_values(&[SUCCESS]).inc();
                 log_findings(&replaced.checked);
-                LastReload {
-                    at_unix_ms: reload.at.0,
-                    successful: true,
-                    generation: Some(replaced.generation),
-                    error: None,
-                    diagnostics: diagnostics(&replaced.checked),
-                }
             }
-            Err(error) => {
+            Err(_) => {
                 self.successful.set(0);
                 self.total.with_label_values(&[FAILURE]).inc();
-                LastReload {
-                    at_unix_ms: reload.at.0,
-                    successful: false,
-                    generation: None,
-                    error: Some(error.full_text()),
-                    diagnostics: if let OpenError::Refused(checked) = &**error {
-                        diagnostics(checked)
-                    } else {
-                        Value::Array(Vec::new())
-                    },
-                }
             }
-        };
-        *self.last.lock() = last;
+        }
+        *self.last.lock() = LastReload::of(reload);
     }
 
     /// The last attempt.
@@ -135,10 +150,11 @@ fn seconds(at: UnixMillis) -> f64 {
 
 /// Logs the warnings and notes of a file that is in force.
 fn log_findings(checked: &Checked) {
+    let file = checked.text.name();
     for found in &checked.diagnostics {
         let place = checked.text.place(found.span.start);
-        let (code, file) = (found.code.id, checked.text.name());
-        let (line, column, message) = (place.line, place.column, &found.message);
+        let (line, column, code) = (place.line, place.column, found.code.id);
+        let (message, help) = (found.message.as_str(), found.help.as_deref());
         match found.severity {
             Severity::Error | Severity::Warning => {
                 tracing::warn!(
@@ -147,18 +163,12 @@ fn log_findings(checked: &Checked) {
                     line,
                     column,
                     message,
-                    "the policy file has a warning"
+                    help,
+                    "policy file warning"
                 );
             }
             Severity::Note => {
-                tracing::info!(
-                    code,
-                    file,
-                    line,
-                    column,
-                    message,
-                    "the policy file has a note"
-                );
+                tracing::info!(code, file, line, column, message, help, "policy file note");
             }
         }
     }
