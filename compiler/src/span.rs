@@ -59,12 +59,12 @@ pub struct Place {
 /// Bytes that are not UTF-8 have been replaced one by one, so offsets of the text are those of [`PolicyText::as_str`].
 #[derive(Clone)]
 pub struct PolicyText {
-    name: String,
+    name: Box<str>,
     text: String,
-    line_starts: Vec<u32>,
+    line_starts: Box<[u32]>,
     /// How many characters begin before each multiple of `STRIDE` bytes, so that a place far into a long line costs no more
     /// than one at its start.
-    characters: Vec<u32>,
+    characters: Box<[u32]>,
     secrets: Vec<Span>,
 }
 
@@ -105,10 +105,10 @@ impl PolicyText {
             characters.push(count);
         }
         Self {
-            name: name.into(),
+            name: name.into().into(),
             text,
-            line_starts,
-            characters,
+            line_starts: line_starts.into(),
+            characters: characters.into(),
             secrets: Vec::new(),
         }
     }
