@@ -83,17 +83,16 @@ pub fn run(
     for error in &unreadable {
         writeln!(err, "error: {error}: {}", error.source)?;
     }
-    let status = status(&reports, unreadable.is_empty());
+    let aside = aside(passed_over, unreadable.len());
     if reports.is_empty() && unreadable.is_empty() {
         writeln!(
             err,
-            "error: nothing to check: no policy file was found{}",
-            passed_over_text(passed_over)
+            "error: nothing to check: no policy file was found{aside}"
         )?;
     } else {
-        writeln!(err, "{}", summary(&reports, passed_over))?;
+        writeln!(err, "{}{aside}", summary(&reports))?;
     }
-    Ok(status)
+    Ok(status(&reports, unreadable.is_empty()))
 }
 
 /// Checks one text and reports on it.
@@ -136,8 +135,8 @@ fn status(reports: &[FileReport], all_read: bool) -> Status {
     }
 }
 
-/// One line about everything.
-fn summary(reports: &[FileReport], passed_over: usize) -> String {
+/// One line about everything that was checked.
+fn summary(reports: &[FileReport]) -> String {
     let Counts {
         files,
         errors,
@@ -145,24 +144,30 @@ fn summary(reports: &[FileReport], passed_over: usize) -> String {
         notes,
     } = Counts::of(reports);
     format!(
-        "checked {}: {}, {}, {}{}",
+        "checked {}: {}, {}, {}",
         counted(files, "file"),
         counted(errors, "error"),
         counted(warnings, "warning"),
         counted(notes, "note"),
-        passed_over_text(passed_over)
     )
 }
 
-fn passed_over_text(passed_over: usize) -> String {
-    if passed_over == 0 {
-        String::new()
-    } else {
-        format!(
-            " ({} passed over: test cases, or no quota object)",
-            counted(passed_over, "file")
-        )
+/// What was not checked, for the end of that line.
+fn aside(passed_over: usize, unreadable: usize) -> String {
+    let mut aside = String::new();
+    if passed_over > 0 {
+        let files = counted(passed_over, "file");
+        aside.push_str(&format!(
+            " ({files} passed over: test cases, or no quota object)"
+        ));
     }
+    if unreadable > 0 {
+        aside.push_str(&format!(
+            " ({} could not be read)",
+            counted(unreadable, "path")
+        ));
+    }
+    aside
 }
 
 fn counted(count: usize, word: &str) -> String {
