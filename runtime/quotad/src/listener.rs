@@ -312,7 +312,277 @@ fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
+    use hyper_util::rt::TokioExecutor;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpStream, UnixStream};
+    use tokio::sync::Notify;
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    /// Far longer than anything that is waited for takes.
+    const SURELY: Duration = Duration::from_secs(20);
+    /// No bound a test runs into unless it says so.
+    const PATIENT: Duration = Duration::from_secs(600);
+
+    /// A listener that answers `GET /` at once, and `GET /slow` when it is told to.
+    struct Served {
+        address: SocketAddr,
+        protection: Arc<Protection>,
+        stop: watch::Sender<bool>,
+        ended: JoinHandle<()>,
+        /// A slow request has begun.
+        begun: Arc<Notify>,
+        /// Slow requests may end.
+        go_on: Arc<Notify>,
+    }
+
+    async fn serve_with(max_connections: u32, client_timeout: Duration) -> Served {
+        let any_port = ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let listener = Listener::bind(&any_port).await.unwrap();
+        let address = listener.address().parse().unwrap();
+        let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let router = Router::new().route("/", get(|| async { "ok" })).route(
+            "/slow",
+            get({
+                let (begun, go_on) = (Arc::clone(&begun), Arc::clone(&go_on));
+                || async move {
+                    begun.notify_one();
+                    go_on.notified().await;
+                    "slow"
+                }
+            }),
+        );
+        let protection = Arc::new(Protection::new("test").unwrap());
+        let bounds = Bounds {
+            max_connections,
+            client_timeout,
+            protection: Arc::clone(&protection),
+        };
+        let (stop, stopped) = watch::channel(false);
+        Served {
+            address,
+            protection,
+            stop,
+            ended: tokio::spawn(serve(listener, router, bounds, stopped)),
+            begun,
+            go_on,
+        }
+    }
+
+    impl Served {
+        async fn connect(&self) -> TcpStream {
+            TcpStream::connect(self.address).await.unwrap()
+        }
+
+        /// Waits for a rejection to have been counted so often: the client may see its end first.
+        async fn until_counted(&self, rejection: Rejection, expected: u64) {
+            let counted = async {
+                while self.protection.counted(rejection) != expected {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let in_time = tokio::time::timeout(SURELY, counted).await;
+            in_time.expect("the rejection is counted");
+        }
+    }
+
+    /// What the server sends until it closes the connection.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        let read = tokio::time::timeout(SURELY, stream.read_to_end(&mut bytes));
+        match read.await.expect("the server closes the connection") {
+            Ok(_) => {}
+            // Closed with something unread.
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Asks on a connection that stays open, and reads the answer up to `body`.
+    async fn ask(stream: &mut TcpStream, path: &str, body: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with(body) {
+            let mut bytes = [0; 1024];
+            let read = tokio::time::timeout(SURELY, stream.read(&mut bytes));
+            let read = read.await.expect("an answer comes").unwrap();
+            assert_ne!(read, 0, "the server closed the connection: {answer}");
+            answer.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+        }
+        answer
+    }
+
+    #[tokio::test]
+    async fn one_connection_serves_request_after_request() {
+        let served = serve_with(1, PATIENT).await;
+        let mut stream = served.connect().await;
+        for _ in 0..3 {
+            let answer = ask(&mut stream, "/", "ok").await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn http_2_is_spoken_without_an_upgrade() {
+        let served = serve_with(1, PATIENT).await;
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(
+            TokioExecutor::new(),
+            TokioIo::new(served.connect().await),
+        )
+        .await
+        .unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        for _ in 0..3 {
+            let request = Request::get("http://test/").body(Body::empty()).unwrap();
+            let response = sender.send_request(request).await.unwrap();
+            assert_eq!(response.status(), 200);
+            assert_eq!(response.version(), http::Version::HTTP_2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_too_large_or_of_too_many_lines_is_431() {
+        let served = serve_with(9, PATIENT).await;
+        let large = format!("x-large: {}\r\n", "a".repeat(MAX_HEAD_BYTES));
+        let many = "x-many: a\r\n".repeat(101);
+        for (lines, counted) in [(large, 1), (many, 2)] {
+            let mut stream = served.connect().await;
+            let head = format!("GET / HTTP/1.1\r\nhost: test\r\n{lines}\r\n");
+            // It may be refused before all of it is sent.
+            drop(stream.write_all(head.as_bytes()).await);
+            let answer = rest(&mut stream).await;
+            assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+            assert!(!answer.contains("x-quota-"), "{answer}");
+            served.until_counted(Rejection::HeadTooLarge, counted).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_is_400() {
+        let served = serve_with(9, PATIENT).await;
+        let mut stream = served.connect().await;
+        stream.write_all(b"what is this?\r\n\r\n").await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        served.until_counted(Rejection::BadRequest, 1).await;
+    }
+
+    #[tokio::test]
+    async fn clients_that_send_no_request_in_time_are_cut_off() {
+        let served = serve_with(9, Duration::from_millis(50)).await;
+        // Nothing at all, part of a head, and the first bytes of HTTP/2.
+        for (start, counted) in [("", 1), ("GET / HTTP/1.1\r\nhost:", 2), ("PRI * HT", 3)] {
+            let mut stream = served.connect().await;
+            stream.write_all(start.as_bytes()).await.unwrap();
+            assert_eq!(rest(&mut stream).await, "");
+            served.until_counted(Rejection::SlowClient, counted).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn idle_connections_end_and_are_no_rejections() {
+        let served = serve_with(9, Duration::from_millis(50)).await;
+        let mut stream = served.connect().await;
+        ask(&mut stream, "/", "ok").await;
+        assert_eq!(rest(&mut stream).await, "");
+
+        let stream = TokioIo::new(served.connect().await);
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
+                .await
+                .unwrap();
+        let connection = tokio::spawn(connection);
+        let request = Request::get("http://test/").body(Body::empty()).unwrap();
+        assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
+        let ended = tokio::time::timeout(SURELY, connection).await;
+        drop(ended.expect("the server closes the connection").unwrap());
+        assert_eq!(served.protection.counted(Rejection::SlowClient), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_in_flight_is_no_silence() {
+        let served = serve_with(9, Duration::from_millis(20)).await;
+        let mut stream = served.connect().await;
+        let watched = serve_with(9, Duration::from_millis(20)).await;
+        let asked = ask(&mut stream, "/slow", "slow");
+        let release = async {
+            served.begun.notified().await;
+            // Three silent connections were cut off one after another since.
+            for _ in 0..3 {
+                assert_eq!(rest(&mut watched.connect().await).await, "");
+            }
+            served.go_on.notify_one();
+        };
+        tokio::join!(asked, release);
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_most_are_closed_at_once() {
+        let served = serve_with(1, PATIENT).await;
+        let mut first = served.connect().await;
+        ask(&mut first, "/", "ok").await;
+        let mut second = served.connect().await;
+        assert_eq!(rest(&mut second).await, "");
+        served.until_counted(Rejection::TooManyConnections, 1).await;
+        ask(&mut first, "/", "ok").await;
+    }
+
+    #[tokio::test]
+    async fn stopping_answers_what_is_in_flight_and_closes_what_is_idle() {
+        let served = serve_with(9, PATIENT).await;
+        let mut idle = served.connect().await;
+        ask(&mut idle, "/", "ok").await;
+        let mut busy = served.connect().await;
+        let asked = async {
+            let answer = ask(&mut busy, "/slow", "slow").await;
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+            assert_eq!(rest(&mut busy).await, "");
+        };
+        let stop = async {
+            served.begun.notified().await;
+            served.stop.send_replace(true);
+            assert_eq!(rest(&mut idle).await, "");
+            let refused = TcpStream::connect(served.address).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            assert!(!served.ended.is_finished());
+            served.go_on.notify_one();
+        };
+        tokio::join!(asked, stop);
+        let ended = tokio::time::timeout(SURELY, served.ended).await;
+        ended.expect("all connections are closed").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_file_left_behind_is_replaced_and_one_in_use_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decide.sock");
+        let address = ListenAddress::Unix(path.clone());
+        // As a process that was killed leaves it.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = Listener::bind(&address).await.unwrap();
+        assert_eq!(listener.address(), format!("unix:{}", path.display()));
+        let (connected, accepted) = tokio::join!(UnixStream::connect(&path), listener.accept());
+        connected.unwrap();
+        assert_eq!(accepted.unwrap().1, Peer::Unix);
+        let taken = Listener::bind(&address).await.unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decide.sock");
+        std::fs::write(&path, "precious").unwrap();
+        let refused = Listener::bind(&ListenAddress::Unix(path.clone())).await;
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
 
     #[test]
     fn addresses_are_tcp_or_an_absolute_socket_path() {

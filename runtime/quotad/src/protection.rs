@@ -15,7 +15,7 @@ pub(crate) enum Rejection {
     HeadTooLarge,
     /// The body of a decision request was too large.
     BodyTooLarge,
-    /// A client took too long to send its request.
+    /// A client took too long to send its first request, or a body.
     SlowClient,
     /// The request was not HTTP, or not one this listener understands.
     BadRequest,
@@ -94,6 +94,16 @@ impl Protection {
         self.rejections
             .with_label_values(&[rejection.as_str()])
             .inc();
+    }
+}
+
+#[cfg(test)]
+impl Protection {
+    /// How often it was counted.
+    pub(crate) fn counted(&self, rejection: Rejection) -> u64 {
+        self.rejections
+            .with_label_values(&[rejection.as_str()])
+            .get()
     }
 }
 
