@@ -10,6 +10,9 @@ use crate::settings::{IN_MEMORY, REDIS};
 /// The largest limit Redis can count: it counts in doubles (contract §2).
 pub const REDIS_MAX_REQUESTS: u64 = (1 << 53) - 1;
 
+/// The [`OptionFault::code`] of an option that a plugin does not have: then its name is at fault, not its value.
+pub const UNKNOWN_OPTION: &str = "unknown-option";
+
 /// A backend kind as the compiler sees it.
 pub struct BackendKind {
     /// The word after `kind:`.
@@ -153,7 +156,7 @@ impl OptionCheck for NoOptions {
             .map(|name| OptionFault {
                 pointer: format!("/{}", name.replace('~', "~0").replace('/', "~1")),
                 severity: Severity::Error,
-                code: "unknown-option".to_owned(),
+                code: UNKNOWN_OPTION.to_owned(),
                 message: format!("unknown field `{name}`"),
                 help: None,
             })

@@ -6,7 +6,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Field, Findings, fault_of, redis_url};
-use crate::backend_kind::{BackendKind, BackendKinds, KnownKinds, OptionFault, Unresolved};
+use crate::backend_kind::{
+    BackendKind, BackendKinds, KnownKinds, OptionFault, UNKNOWN_OPTION, Unresolved,
+};
 use crate::codes::{self, Code};
 use crate::diagnostic::Diagnostic;
 use crate::settings::{
@@ -15,7 +17,7 @@ use crate::settings::{
     FallbackSettings, IN_MEMORY, REDIS,
 };
 use crate::span::Span;
-use crate::syntax::quote::{listed, quote};
+use crate::syntax::quote::{listed, quote, visible};
 use crate::syntax::raw::{Given, RawBackend, RawFallback, RawOption, RawQuota, Spanned};
 use crate::syntax::{backend_fields, nearest, nearest_by_spelling};
 
@@ -281,10 +283,7 @@ impl<'a> BackendChecker<'a, '_, '_> {
                     &codes::PLUGIN_REFUSED,
                     &self.field.field(field),
                     place,
-                    format!(
-                        "plugin of backend `{name}` was refused: {}",
-                        one_line(&reason)
-                    ),
+                    format!("backend `{name}` cannot be used: {}", one_line(&reason)),
                 );
                 self.findings.report(fault.with_help(
                     "install a plugin this version can load, or name another one with `plugin`",
@@ -666,14 +665,13 @@ impl<'a> BackendChecker<'a, '_, '_> {
                 help.push_str(&format!("; did you mean `{nearest}` by {}?", quote(name)));
             }
         }
-        let names = listed(own.iter().map(|(name, _)| *name));
+        let more = (more > 0).then(|| format!("{more} more"));
+        let names = own.iter().map(|(name, _)| quote(name));
         let mut message = format!(
-            "options of backend `{}` were not checked: {names}",
-            kind.name
+            "options of backend `{}` were not checked: {}",
+            kind.name,
+            names.chain(more).collect::<Vec<_>>().join(", ")
         );
-        if more > 0 {
-            message.push_str(&format!(" and {more} more"));
-        }
         if let Some(reason) = reason {
             message.push_str(&format!(" ({})", one_line(reason)));
         }
@@ -688,24 +686,41 @@ impl<'a> BackendChecker<'a, '_, '_> {
 
     /// Reports what a plugin found of its options, at the nearest part of the file.
     fn report_option(&mut self, fault: &OptionFault, options: &Value, kind: &Kind<'_>) {
-        let message = if fault.code.is_empty() {
-            format!("{} ({})", one_line(&fault.message), kind.name)
+        let path = path_of(&fault.pointer, options);
+        let option = visible(path.trim_start_matches('.'));
+        let said = one_line(&fault.message);
+        let last = unescaped(fault.pointer.rsplit('/').next().unwrap_or_default());
+        let subject = if option.is_empty() || said.contains(&format!("`{last}`")) {
+            String::new()
         } else {
-            format!(
-                "{} ({}: {})",
-                one_line(&fault.message),
-                kind.name,
-                one_line(&fault.code)
-            )
+            format!("option `{option}`: ")
         };
+        let from = if fault.code.is_empty() {
+            kind.name.to_owned()
+        } else {
+            format!("{}: {}", kind.name, one_line(&fault.code))
+        };
+        let unknown = self
+            .raw
+            .other
+            .iter()
+            .find(|option| fault.code == UNKNOWN_OPTION && path == format!(".{}", option.name));
         let mut diagnostic = Diagnostic::new(
             &codes::PLUGIN_OPTION,
-            format!("{}{}", self.field, path_of(&fault.pointer, options)),
-            self.option_place(&fault.pointer, kind),
-            message,
+            format!("{}{}", self.field, visible(&path)),
+            unknown.map_or_else(
+                || self.option_place(&fault.pointer, kind),
+                |option| option.key,
+            ),
+            format!("{subject}{said} ({from})"),
         );
         diagnostic.severity = fault.severity;
-        diagnostic.help = fault.help.as_deref().map(one_line);
+        // The plugin knows its own options only.
+        let meant = unknown.and_then(|option| nearest_by_spelling(&option.name, backend_fields()));
+        diagnostic.help = match meant {
+            Some(meant) => Some(format!("did you mean `{meant}`?")),
+            None => fault.help.as_deref().map(one_line),
+        };
         self.findings.report(diagnostic);
     }
 
@@ -1017,7 +1032,7 @@ mod tests {
         }
     }
 
-    /// Finds fault with each string `bad`, and with a missing `must`.
+    /// Finds fault with each string `bad`, and with a missing `must`; does not know an option that says `unknown`.
     struct Options;
 
     impl OptionCheck for Options {
@@ -1035,6 +1050,10 @@ mod tests {
         match value {
             Value::String(text) if text == "bad" => faults.push(found(pointer, Severity::Error)),
             Value::String(text) if text == "odd" => faults.push(found(pointer, Severity::Warning)),
+            Value::String(text) if text == "unknown" => faults.push(OptionFault {
+                code: UNKNOWN_OPTION.to_owned(),
+                ..found(pointer, Severity::Error)
+            }),
             Value::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
                     walk(&format!("{pointer}/{index}"), item, faults);
@@ -1278,7 +1297,7 @@ mod tests {
             .collect();
         assert_eq!(
             messages,
-            ["plugin of backend `refused` was refused: libx.so: bad ABI"]
+            ["backend `refused` cannot be used: libx.so: bad ABI"]
         );
     }
 
@@ -1315,7 +1334,7 @@ mod tests {
         assert_eq!(text, "tls");
         assert_eq!(
             message,
-            "options of backend `redis` were not checked: `tls` and `max_inflght` (no plugin was asked)"
+            "options of backend `redis` were not checked: `tls`, `max_inflght` (no plugin was asked)"
         );
         assert_eq!(
             help,
@@ -1344,16 +1363,45 @@ backend:
             .iter()
             .map(|fault| (fault.field.as_str(), fault.severity, fault.message.as_str()))
             .collect();
-        let message = "is bad (far: E1)";
         assert_eq!(
             said,
             [
-                ("backend.url", Severity::Error, message),
-                ("backend.tls.a/b[1]", Severity::Error, message),
-                ("backend.tls.c", Severity::Warning, message),
+                (
+                    "backend.url",
+                    Severity::Error,
+                    "option `url`: is bad (far: E1)"
+                ),
+                (
+                    "backend.tls.a/b[1]",
+                    Severity::Error,
+                    "option `tls.a/b[1]`: is bad (far: E1)"
+                ),
+                (
+                    "backend.tls.c",
+                    Severity::Warning,
+                    "option `tls.c`: is bad (far: E1)"
+                ),
             ]
         );
         check_plugins("backend:\n  kind: far\n  a: 1\n", &[("Q0618", 2, 9)]);
+    }
+
+    #[test]
+    fn an_option_the_plugin_does_not_have_is_pointed_at_by_its_name() {
+        let checked =
+            with_plugins("backend: {kind: far, must: 1, max_inflght: unknown, a: {b: unknown}}\n");
+        let found: Vec<_> = checked
+            .diagnostics
+            .iter()
+            .map(|fault| (checked.text.slice(fault.span), fault.help.as_deref()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("max_inflght", Some("did you mean `max_inflight`?")),
+                ("unknown", Some("do better")),
+            ]
+        );
     }
 
     #[test]

@@ -270,6 +270,9 @@ impl Problem<'_> {
                     ),
                 )
                 .with_help("quote the value"),
+            "did not find expected node content" if self.here().is_empty() => self
+                .fault(self.character(), "the file ends where a value is expected")
+                .with_help("close the brackets and braces that are open"),
             "did not find expected node content" => self
                 .fault(self.character(), "a value is expected here")
                 .with_help("write a value, or remove the comma or bracket before it"),
@@ -537,6 +540,12 @@ mod tests {
             &["b: 2: this does not belong to the document above"],
             0,
         );
+        check(
+            "a: [b,\n",
+            &[": the file ends where a value is expected"],
+            0,
+        );
+        check("a: [b, }\n", &["}: a value is expected here"], 0);
         check("a: ? b\n", &["?: a field cannot begin here"], 0);
         check("a: |b\n", &["b: nothing may follow on this line"], 0);
         check(

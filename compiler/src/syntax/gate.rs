@@ -27,15 +27,20 @@ pub(super) struct Gated {
 pub(super) fn pass(bytes: &[u8], limits: Limits) -> Gated {
     let max_bytes = limits.max_bytes.min(MAX_BYTES);
     if bytes.len() as u64 > max_bytes {
-        let size = bytes.len();
+        // Whoever read the file may have stopped behind the limit: how large it is is not known.
+        let fault = Diagnostic::new(
+            &codes::TEXT_TOO_LARGE,
+            "",
+            Span::default(),
+            format!("the file is larger than {max_bytes} bytes, the most that are read"),
+        );
         return Gated {
             text: String::new(),
-            faults: vec![Diagnostic::new(
-                &codes::TEXT_TOO_LARGE,
-                "",
-                Span::default(),
-                format!("the file has {size} bytes; at most {max_bytes} are read"),
-            )],
+            faults: vec![fault.with_help(if max_bytes < MAX_BYTES {
+                "check that this is the file you mean, or raise the limit with `--max-bytes`"
+            } else {
+                "check that this is the file you mean"
+            })],
         };
     }
     if let Some(gated) = utf16(bytes) {
