@@ -143,7 +143,7 @@ impl OpenError {
     }
 }
 
-/// The errors of a file as `name:line:column: error[code]: message`.
+/// The errors of a file as `name:line:column: error[code]: message; what stands elsewhere: line:column; help: what to do`.
 struct Faults<'a>(&'a Checked);
 
 impl fmt::Display for Faults<'_> {
@@ -162,6 +162,13 @@ impl fmt::Display for Faults<'_> {
                 error.code.id,
                 error.message
             )?;
+            for related in &error.related {
+                let place = self.0.text.place(related.span.start);
+                write!(f, "; {}: {}:{}", related.message, place.line, place.column)?;
+            }
+            if let Some(help) = &error.help {
+                write!(f, "; help: {help}")?;
+            }
         }
         Ok(())
     }

@@ -31,6 +31,8 @@ const MOST_UNREST: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_secs(2);
 /// The same where nothing could be watched.
 const POLL: Duration = Duration::from_millis(500);
+/// How long after a backend could not serve an unchanged file is tried again, at least.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// One attempt to bring a changed file into force, or one that was asked for.
 #[derive(Clone, Debug)]
@@ -50,6 +52,21 @@ enum Seen {
     Unreadable(io::ErrorKind),
 }
 
+/// What is known of a policy file.
+#[derive(Debug)]
+struct Known {
+    seen: Seen,
+    /// The file is in order and not in force: its backend could not serve.
+    waiting: Option<Waiting>,
+}
+
+/// A backend that could not serve: since when, and what was said of it.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    refusal: String,
+}
+
 type OnReload = Box<dyn Fn(&Reload) + Send + Sync>;
 
 /// A policy file and the running [`Quota`] that follows it.
@@ -58,7 +75,7 @@ pub struct PolicyFile {
     path: PathBuf,
     on_reload: OnReload,
     /// Locked while a reload runs, so that two never overlap.
-    seen: Mutex<Option<Seen>>,
+    known: Mutex<Known>,
 }
 
 impl std::fmt::Debug for PolicyFile {
@@ -71,18 +88,22 @@ impl std::fmt::Debug for PolicyFile {
 
 impl PolicyFile {
     /// Lets `quota` follow the file at `path`, whose content `quota` was opened with. `on_reload` is told of each attempt,
-    /// on the thread that makes it.
+    /// on the thread that makes it, but not of one that only repeats what the former said: a file in order whose backend
+    /// cannot serve is tried again and again.
     pub fn new(
         quota: Quota,
         path: impl Into<PathBuf>,
         on_reload: impl Fn(&Reload) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let seen = Seen::Bytes(quota.text_sha256());
+        let known = Known {
+            seen: Seen::Bytes(quota.text_sha256()),
+            waiting: None,
+        };
         Arc::new(Self {
             quota,
             path: path.into(),
             on_reload: Box::new(on_reload),
-            seen: Mutex::new(Some(seen)),
+            known: Mutex::new(known),
         })
     }
 
@@ -96,9 +117,11 @@ impl PolicyFile {
     /// backend that could not be created may be there now. Blocks while it compiles; an asynchronous caller moves it to a
     /// blocking thread.
     pub fn reload_now(&self) -> Reload {
-        let mut seen = self.seen.lock();
+        let mut known = self.known.lock();
         let read = self.read();
-        self.apply(&mut seen, read)
+        let reload = self.apply(&mut known, read);
+        self.tell(&reload);
+        reload
     }
 
     /// Watches the file on a thread of its own until the [`Watch`] is dropped.
@@ -136,14 +159,27 @@ impl PolicyFile {
     }
 
     fn reload_if_changed(&self) {
-        let mut seen = self.seen.lock();
+        let mut known = self.known.lock();
         let read = self.read();
         let found = match &read {
             Ok((_, sha256)) => Seen::Bytes(*sha256),
             Err(error) => Seen::Unreadable(error.kind()),
         };
-        if *seen != Some(found) {
-            self.apply(&mut seen, read);
+        let former = known.waiting.take();
+        if known.seen == found {
+            let Some(former) = former else { return };
+            if former.since.elapsed() < RETRY {
+                known.waiting = Some(former);
+                return;
+            }
+            let reload = self.apply(&mut known, read);
+            let repeats = |again: &Waiting| again.refusal == former.refusal;
+            if !known.waiting.as_ref().is_some_and(repeats) {
+                self.tell(&reload);
+            }
+        } else {
+            let reload = self.apply(&mut known, read);
+            self.tell(&reload);
         }
     }
 
@@ -153,9 +189,9 @@ impl PolicyFile {
         Ok((bytes, sha256))
     }
 
-    fn apply(&self, seen: &mut Option<Seen>, read: io::Result<(Vec<u8>, [u8; 32])>) -> Reload {
+    fn apply(&self, known: &mut Known, read: io::Result<(Vec<u8>, [u8; 32])>) -> Reload {
         let name = self.path.display().to_string();
-        let (found, sha256, result) = match read {
+        let (seen, sha256, result) = match read {
             Ok((bytes, sha256)) => {
                 let result = self.quota.replace_text(&name, &bytes);
                 (Seen::Bytes(sha256), Some(sha256), result)
@@ -166,12 +202,22 @@ impl PolicyFile {
                 Err(OpenError::Unreadable { name, source }),
             ),
         };
-        *seen = Some(found);
-        let reload = Reload {
+        let waiting = match &result {
+            Err(error @ OpenError::Backend(_)) => Some(Waiting {
+                since: Instant::now(),
+                refusal: error.full_text(),
+            }),
+            Ok(_) | Err(_) => None,
+        };
+        *known = Known { seen, waiting };
+        Reload {
             at: self.quota.now(),
             sha256,
             result: result.map_err(Arc::new),
-        };
+        }
+    }
+
+    fn tell(&self, reload: &Reload) {
         match &reload.result {
             Ok(replaced) => tracing::info!(
                 file = %self.path.display(),
@@ -185,8 +231,7 @@ impl PolicyFile {
                 "the policy file is refused, the former program stays"
             ),
         }
-        (self.on_reload)(&reload);
-        reload
+        (self.on_reload)(reload);
     }
 }
 

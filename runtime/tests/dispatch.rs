@@ -16,12 +16,15 @@ use quota_runtime::clock::{ManualClock, UnixMillis};
 use quota_runtime::health::Availability;
 use quota_runtime::host::SearchPath;
 use quota_runtime::outcome::{Decision, Reason};
+use quota_runtime::reload::PolicyFile;
 use quota_runtime::request::{ClientAddress, Request};
 use quota_runtime::{Decided, NotInline, OpenError, Quota};
 
 use crate::support::{Say, Script};
 
 const NOW: UnixMillis = UnixMillis(1_000_000);
+/// Far longer than anything that is waited for takes.
+const SURELY: Duration = Duration::from_secs(20);
 const TENANT: [(&str, &str); 1] = [("x-tenant-id", "acme")];
 const NO_HEADERS: [(&str, &str); 0] = [];
 
@@ -636,7 +639,7 @@ fn another_backend_starts_its_health_afresh_and_the_former_one_ends() {
 fn a_new_backend_that_is_not_available_is_not_taken() {
     let (first, second) = (Script::new("well"), Script::new("ill"));
     let quota = open(&text(&first, "", "", THREE));
-    second.set_unavailable();
+    second.set_unavailable(true);
     let error = quota
         .replace_text("policies.yaml", text(&second, "", "", THREE).as_bytes())
         .unwrap_err();
@@ -650,6 +653,31 @@ fn a_new_backend_that_is_not_available_is_not_taken() {
     second.until(|| second.instances() == 0);
     // At the start there is nothing to keep: it serves, and degrades.
     open(&text(&second, "", "", THREE));
+}
+
+#[test]
+fn a_file_whose_backend_is_not_available_is_tried_again_and_told_of_once() {
+    let (first, second) = (Script::new("up"), Script::new("down"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policies.yaml");
+    std::fs::write(&path, text(&second, "", "", THREE)).unwrap();
+    let quota = open(&text(&first, "", "", THREE));
+    second.set_unavailable(true);
+    let (tell, told) = std::sync::mpsc::channel();
+    let file = PolicyFile::new(quota.clone(), &path, move |reload| {
+        // The receiver is gone once the test ends.
+        drop(tell.send(reload.result.clone()));
+    });
+    let refused = file.reload_now();
+    let _watch = file.watch().unwrap();
+    assert!(refused.result.is_err());
+    assert!(told.recv_timeout(SURELY).unwrap().is_err());
+    second.until(|| second.created() == 2);
+    second.set_unavailable(false);
+    let replaced = told.recv_timeout(SURELY).unwrap().unwrap();
+    assert_eq!(replaced.backend, BackendChange::Created);
+    assert_eq!(decide(&quota).status, 200);
+    assert_eq!(second.decided(), 3);
 }
 
 #[test]

@@ -39,6 +39,7 @@ struct State {
     decided: usize,
     silent: usize,
     released: bool,
+    created: usize,
     instances: usize,
     available: HealthState,
     last_failure: Option<Failure>,
@@ -76,6 +77,7 @@ impl Script {
                 decided: 0,
                 silent: 0,
                 released: false,
+                created: 0,
                 instances: 0,
                 available: HealthState::Unknown,
                 last_failure: None,
@@ -111,9 +113,13 @@ impl Script {
         self.shared.changed.notify_all();
     }
 
-    /// Says of its health that it is not available.
-    pub(crate) fn set_unavailable(&self) {
-        self.shared.lock().available = HealthState::Unavailable;
+    /// Says of its health that it is not available, or that nothing is known of it.
+    pub(crate) fn set_unavailable(&self, unavailable: bool) {
+        self.shared.lock().available = if unavailable {
+            HealthState::Unavailable
+        } else {
+            HealthState::Unknown
+        };
     }
 
     /// Checks that reached an instance.
@@ -124,6 +130,11 @@ impl Script {
     /// Checks that are silent now.
     pub(crate) fn silent(&self) -> usize {
         self.shared.lock().silent
+    }
+
+    /// Instances that were ever made.
+    pub(crate) fn created(&self) -> usize {
+        self.shared.lock().created
     }
 
     /// Living instances.
@@ -163,7 +174,10 @@ impl Backend for Scripted {
     fn create(context: Context<'_, Self::Options>) -> Result<Self, Diagnostics> {
         let scripts = SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = Arc::clone(&scripts[context.key_prefix]);
-        shared.lock().instances += 1;
+        let mut state = shared.lock();
+        state.created += 1;
+        state.instances += 1;
+        drop(state);
         Ok(Self(shared))
     }
 
