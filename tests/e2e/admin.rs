@@ -217,6 +217,7 @@ fn every_family_is_described_before_its_first_sample() {
             "quotad_config_last_reload_success_timestamp_seconds",
             "gauge",
         ),
+        ("quotad_untrusted_forwarding_total", "counter"),
         ("quotad_build_info", "gauge"),
     ] {
         assert_family(&answer.body, family, kind);

@@ -629,6 +629,16 @@ fn an_untrusted_peer_is_the_client_whatever_it_forwards() {
         assert_eq!(refused.header("x-quota-decision"), Some("denied"));
         assert_eq!(refused.header("retry-after"), None);
     }
+    // The daemon's operators hear of it.
+    assert_eq!(
+        quotad
+            .metrics()
+            .sum("quotad_untrusted_forwarding_total", &[]),
+        Some(4.0)
+    );
+    let warnings = quotad.events();
+    let warnings = warnings.iter().filter(|event| event["level"] == "WARN");
+    assert_eq!(warnings.count(), 1);
     // Nor may it ask for others.
     let asked = json!({"client_ip": "192.0.2.9"});
     assert_no_verdict(&third.post_json("/v1/decide", &asked), 403);

@@ -9,7 +9,9 @@
 mod admin;
 mod daemon;
 mod decide;
+mod examples;
 mod nginx;
+mod plugin;
 mod policy_file;
 mod protection;
 mod reload;

@@ -1,7 +1,7 @@
 //! The daemon's own bounds: slow clients, oversized requests and floods are turned away, decisions go on, and nothing of it
 //! looks like a quota outcome (contract §8).
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn read_to_end(stream: &mut TcpStream) -> String {
             Err(error) => {
                 assert_eq!(
                     error.kind(),
-                    std::io::ErrorKind::ConnectionReset,
+                    ErrorKind::ConnectionReset,
                     "the server keeps the connection open"
                 );
                 break;
@@ -131,8 +131,29 @@ fn slow_heads_are_cut_off() {
     assert!(said.starts_with("HTTP/1.1 429 "), "{said}");
     assert_eq!(said.matches("HTTP/1.1 429 ").count(), 1, "{said}");
     drip.join().unwrap();
-    wait_for_rejections(&quotad, "slow_client", 4.0);
+    // The second head ended as a kept-alive connection does that nobody uses: closed, and no rejection.
+    wait_for_rejections(&quotad, "slow_client", 3.0);
     assert_eq!(outcomes(&quotad), 1.0);
+}
+
+#[test]
+fn clients_that_never_read_are_cut_off() {
+    let file = PolicyFile::new(&per_tenant(100));
+    let quotad = Quotad::start_with(file.path(), &["--client-timeout", "1"]);
+    let mut stream = raw(quotad.address());
+    let requests = "GET /v1/forward-auth/a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000);
+    // Answers pile up until the system takes no more of them; from then on the daemon waits for this client.
+    let cut_off = (0..100_000)
+        .find_map(|_| stream.write_all(requests.as_bytes()).err())
+        .unwrap();
+    assert!(
+        matches!(
+            cut_off.kind(),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
+        "{cut_off}"
+    );
+    wait_for_rejections(&quotad, "slow_client", 1.0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::SystemTime;
 
+use http::Method;
 use notify::event::{AccessKind, EventKind};
 use notify::{RecursiveMode, Watcher as _};
 use quota_test_support::client::Connection;
@@ -60,12 +61,12 @@ fn wait_for_failures(quotad: &Quotad, count: f64) {
     assert_eq!(reloads(quotad, "failure"), count);
 }
 
-/// Decides once and tells status and what is left.
+/// Decides once and tells the status and what is left in the longest window.
 #[track_caller]
 fn decide(client: &mut Connection, headers: &[(&str, &str)]) -> (u16, Option<u64>) {
     let answer = client.get("/v1/forward-auth/orders", headers);
     let left = answer.header("ratelimit").map(|limits| {
-        let (_, left) = limits.split_once(";r=").unwrap();
+        let (_, left) = limits.rsplit_once(";r=").unwrap();
         left.split(';').next().unwrap().parse().unwrap()
     });
     (answer.status, left)
@@ -257,6 +258,30 @@ fn sighup_reads_the_file_again() {
     wait_for_failures(&quotad, 2.0);
     assert_eq!(quotad.generation(), 1);
     assert_eq!(quotad.admin("/readyz").status, 200);
+}
+
+#[test]
+fn a_reload_that_is_asked_for_tells_what_came_of_it() {
+    let file = PolicyFile::new(&per_tenant(1));
+    let quotad = Quotad::start(file.path());
+    let mut admin = Connection::open(quotad.admin_address());
+    let mut ask = || admin.request(Method::POST, "/admin/reload", &[]);
+    file.replace(&per_tenant(2));
+    let answer = ask();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json()["successful"], true);
+    assert_eq!(answer.json()["generation"], 2);
+    assert_eq!(limit(&quotad), 2);
+
+    file.replace("enabled: maybe\n");
+    let answer = ask();
+    assert_eq!(answer.status, 422, "{answer:?}");
+    let told = answer.json();
+    assert_eq!(told["successful"], false);
+    assert_eq!(told["diagnostics"][0]["code"], "Q0203");
+    assert_eq!(told["diagnostics"][0]["line"], 1);
+    assert_eq!(told["diagnostics"][0]["column"], 10);
+    assert_eq!(limit(&quotad), 2);
 }
 
 /// The log lines that tell of a refused file.
