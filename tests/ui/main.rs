@@ -8,7 +8,15 @@
 //! A policy file may begin with a comment `# quotac check --max-bytes 100 policies.yaml`: it is then checked with these options.
 //! `UPDATE_EXPECT=1` rewrites what is expected.
 
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::string_slice,
+    reason = "a panic is how a test tells of a failure"
+)]
+
 mod case;
+mod cli;
 mod diagnostics;
 mod generated;
 mod golden;
