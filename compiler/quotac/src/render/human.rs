@@ -324,7 +324,8 @@ mod tests {
               |
               = help: keep one of them
 
-        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+        "#]]
+        .assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
     }
 
     #[test]
@@ -341,7 +342,8 @@ mod tests {
               |  |
               |  first given here
 
-        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+        "#]]
+        .assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
     }
 
     #[test]
@@ -361,121 +363,166 @@ mod tests {
               1 | a: 1
                 | - first given here
 
-        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
+        "#]]
+        .assert_eq(&shown(&PolicyText::new("p.yaml", text), diagnostic));
     }
 
     #[test]
     fn of_several_lines_the_first_is_marked() {
-        check("a:\n  b: 1\n  c: 2\n", "b: 1\n  c: 2", expect![[r#"
+        check(
+            "a:\n  b: 1\n  c: 2\n",
+            "b: 1\n  c: 2",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:2:3
               |
             2 |   b: 1
               |   ^^^^
 
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn lines_end_in_every_way() {
-        check("a: 1\r\nb: 2\r\nc: 3\r\n", "2", expect![[r#"
+        check(
+            "a: 1\r\nb: 2\r\nc: 3\r\n",
+            "2",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:2:4
               |
             2 | b: 2
               |    ^
 
-        "#]]);
-        check("a: 1\rb: 2\rc: 3\r", "2", expect![[r#"
+        "#]],
+        );
+        check(
+            "a: 1\rb: 2\rc: 3\r",
+            "2",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:2:4
               |
             2 | b: 2
               |    ^
 
-        "#]]);
-        check("a:\r\n  b: 1\r\n  c: 2\r\n", "b: 1\r\n  c: 2", expect![[r#"
+        "#]],
+        );
+        check(
+            "a:\r\n  b: 1\r\n  c: 2\r\n",
+            "b: 1\r\n  c: 2",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:2:3
               |
             2 |   b: 1
               |   ^^^^
 
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn tabs_and_wide_characters_keep_marks_in_place() {
-        check("a:\t1\tb\n", "b", expect![[r#"
+        check(
+            "a:\t1\tb\n",
+            "b",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:6
               |
             1 | a:    1    b
               |            ^
 
-        "#]]);
-        check("名前: 租户🦀, x: 二\n", "x", expect![[r#"
+        "#]],
+        );
+        check(
+            "名前: 租户🦀, x: 二\n",
+            "x",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:10
               |
             1 | 名前: 租户🦀, x: 二
               |               ^
 
-        "#]]);
-        check("é: e\u{301}, x\n", "x", expect![[r#"
+        "#]],
+        );
+        check(
+            "é: e\u{301}, x\n",
+            "x",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:8
               |
             1 | é: é, x
               |       ^
 
-        "#]]);
-        check("🦀: 1\n", "🦀", expect![[r#"
+        "#]],
+        );
+        check(
+            "🦀: 1\n",
+            "🦀",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:1
               |
             1 | 🦀: 1
               | ^^
 
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn a_fault_may_lie_at_the_end() {
         let end = |text: &str| Span::at(u32::try_from(text.len()).expect("a small text"));
         for (text, expected) in [
-            ("", expect![[r#"
+            (
+                "",
+                expect![[r#"
                 error[Q0203]: the file ends here
                  --> p.yaml:1:1
                   |
                 1 |
                   | ^
 
-            "#]]),
-            ("a: [1", expect![[r#"
+            "#]],
+            ),
+            (
+                "a: [1",
+                expect![[r#"
                 error[Q0203]: the file ends here
                  --> p.yaml:1:6
                   |
                 1 | a: [1
                   |      ^
 
-            "#]]),
-            ("a: [1\n", expect![[r#"
+            "#]],
+            ),
+            (
+                "a: [1\n",
+                expect![[r#"
                 error[Q0203]: the file ends here
                  --> p.yaml:2:1
                   |
                 2 |
                   | ^
 
-            "#]]),
-            ("a: [1\r\n", expect![[r#"
+            "#]],
+            ),
+            (
+                "a: [1\r\n",
+                expect![[r#"
                 error[Q0203]: the file ends here
                  --> p.yaml:2:1
                   |
                 2 |
                   | ^
 
-            "#]]),
+            "#]],
+            ),
         ] {
             expected.assert_eq(&shown(
                 &PolicyText::new("p.yaml", text),
@@ -494,7 +541,8 @@ mod tests {
             1 | é
               | ^
 
-        "#]].assert_eq(&shown(&text, fault(Span::new(1, 99), "the message")));
+        "#]]
+        .assert_eq(&shown(&text, fault(Span::new(1, 99), "the message")));
         expect![[r#"
             error[Q0203]: the message
              --> p.yaml:2:1
@@ -502,45 +550,62 @@ mod tests {
             2 |
               | ^
 
-        "#]].assert_eq(&shown(&text, fault(Span::new(99, 100), "the message")));
+        "#]]
+        .assert_eq(&shown(&text, fault(Span::new(99, 100), "the message")));
     }
 
     #[test]
     fn a_byte_order_mark_takes_no_column() {
-        check("\u{feff}a: 1\n", "a", expect![[r#"
+        check(
+            "\u{feff}a: 1\n",
+            "a",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:1
               |
             1 | a: 1
               | ^
 
-        "#]]);
-        check("\u{feff}a: 1\n", "\u{feff}", expect![[r#"
+        "#]],
+        );
+        check(
+            "\u{feff}a: 1\n",
+            "\u{feff}",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:1
               |
             1 | a: 1
               | ^
 
-        "#]]);
-        check("a: \u{feff}1\n", "1", expect![[r#"
+        "#]],
+        );
+        check(
+            "a: \u{feff}1\n",
+            "1",
+            expect![[r#"
             error[Q0203]: the message
              --> p.yaml:1:5
               |
             1 | a: �1
               |     ^
 
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn of_a_very_long_line_only_the_place_is_named() {
         let text = format!("a: 1\nb: [{}x]\n", "1, ".repeat(2000));
-        check(&text, "x", expect![[r#"
+        check(
+            &text,
+            "x",
+            expect![[r#"
             error[Q0203]: the message
             --> p.yaml:2:6005
 
-        "#]]);
+        "#]],
+        );
         let diagnostic = fault(nth(&text, "a", 0), "the message")
             .with_related(nth(&text, "x", 0), "the other place")
             .with_help("the help");
@@ -554,7 +619,8 @@ mod tests {
               = note: the other place
               = help: the help
 
-        "#]].assert_eq(&shown(&PolicyText::new("p.yaml", &*text), diagnostic));
+        "#]]
+        .assert_eq(&shown(&PolicyText::new("p.yaml", &*text), diagnostic));
     }
 
     #[test]
@@ -578,7 +644,8 @@ mod tests {
               |
               = help: d␛[31m␊e
 
-        "#]].assert_eq(&strip_str(&shown).to_string());
+        "#]]
+        .assert_eq(&strip_str(&shown).to_string());
     }
 
     #[test]
@@ -596,7 +663,8 @@ mod tests {
             1 | url: redis://quota:********@localhost:x
               |      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 
-        "#]].assert_eq(&shown(&text, diagnostic));
+        "#]]
+        .assert_eq(&shown(&text, diagnostic));
     }
 
     #[test]
@@ -639,7 +707,8 @@ mod tests {
               | ^
 
             to read more, for example: quotac explain --code Q0203 (found: Q0203, Q0614, Q0619)
-        "#]].assert_eq(&strip_str(&rendered).to_string());
+        "#]]
+        .assert_eq(&strip_str(&rendered).to_string());
     }
 
     #[test]

@@ -223,6 +223,7 @@ mod tests {
                 "notes": 0
               }
             }
-        "#]].assert_eq(&render(&[]).expect("JSON"));
+        "#]]
+        .assert_eq(&render(&[]).expect("JSON"));
     }
 }
