@@ -470,6 +470,7 @@ policies:
             for fault in &checked.diagnostics {
                 assert!(fault.span.end as usize <= yaml.len(), "{yaml}");
                 assert_eq!(checked.text.clamp(fault.span), fault.span, "{yaml}");
+                assert!(fault.help.is_some(), "{yaml}: {fault:?}");
             }
         }
         for yaml in [FAULTS, SOUND] {

@@ -207,9 +207,10 @@ mod tests {
             PlainValue::List(items) => items.iter().map(to_json).collect(),
             PlainValue::Mapping(pairs) => pairs
                 .iter()
-                .map(|(key, value)| match to_json(key) {
-                    Value::String(name) => (name, to_json(value)),
-                    other => (other.to_string(), to_json(value)),
+                .map(|(key, value)| {
+                    let key = to_json(key);
+                    let name = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+                    (name, to_json(value))
                 })
                 .collect(),
         }

@@ -812,6 +812,7 @@ fn check_sound(text: &str) {
             "{text:?}: {diagnostic:?}"
         );
         assert!(!diagnostic.message.is_empty());
+        assert!(diagnostic.help.is_some(), "{text:?}: {diagnostic:?}");
         let disagreement = diagnostic.code == &codes::READERS_DISAGREE
             && !diagnostic.message.contains("takes this alias");
         assert!(!disagreement, "{text:?}: {}", diagnostic.message);
