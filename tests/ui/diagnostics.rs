@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use quota_compiler::codes;
 
 use crate::case::Case;
-use crate::generated;
+use crate::exceptions;
 use crate::golden::Goldens;
 
 /// What is a secret wherever it stands in a case.
@@ -34,7 +34,7 @@ fn reports_are_the_expected_ones() {
         goldens.check(&file.with_extension("json"), &json);
     }
     for row in codes::ALL {
-        if !shown.contains(row.id) && !generated::is_exempt(row.id) {
+        if !shown.contains(row.id) && !exceptions::is_exempt(row.id) {
             goldens.fail(format_args!("{} has no file in ui/diagnostics", row.id));
         }
     }

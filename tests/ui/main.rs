@@ -18,6 +18,6 @@
 mod case;
 mod cli;
 mod diagnostics;
-mod generated;
+mod exceptions;
 mod golden;
 mod pages;

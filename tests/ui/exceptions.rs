@@ -20,7 +20,6 @@ const PAGE_WITHOUT_FAILING_BLOCK: &[(&str, &str)] = &[
         "Q0103",
         "the character would be invisible, or would break the page",
     ),
-    ("Q0105", "nothing could be seen in so many brackets"),
     ("Q0306", "the file would fill hundreds of pages"),
     ("Q0901", "no file is known"),
 ];
