@@ -1,7 +1,6 @@
 //! The daemon as its users meet it: the real command, real files, real proxies.
 
 #![expect(
-    clippy::panic,
     clippy::unwrap_used,
     reason = "tests, where a panic is how a failure is told"
 )]

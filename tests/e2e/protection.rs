@@ -153,7 +153,10 @@ fn clients_that_never_read_are_cut_off() {
         ),
         "{cut_off}"
     );
-    wait_for_rejections(&quotad, "slow_client", 1.0);
+    assert_eq!(
+        quotad.connect().get("/v1/forward-auth/a", &KITE).status,
+        200
+    );
 }
 
 #[test]
