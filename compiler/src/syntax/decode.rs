@@ -126,7 +126,7 @@ const POLICY: &[Field<RawPolicy>] = &[
         policy.route_allowlist = d.given(found, |d, found| d.list(found, Decoder::string));
     }),
     optional("selector", |d, policy, found| {
-        policy.selector = d.given(found, |d, found| d.object(found, SELECTOR));
+        policy.selector = d.given(found, Decoder::selector);
     }),
     optional("burst", |d, policy, found| {
         policy.burst = d.given_or_null(found, |d, found| d.object(found, WINDOW));
@@ -345,17 +345,25 @@ impl<'a> Decoder<'a> {
     /// An object with the fields of a table.
     fn object<T: Default>(&mut self, found: Found<'_>, fields: &'static [Field<T>]) -> Option<T> {
         self.object_with(found, fields, |d, _, name, key, _| {
-            d.unknown_field(name, key, fields)
+            Vec::from_iter(d.unknown_field(name, key, fields))
         })
     }
 
-    /// An object with the fields of a table; `other` is handed every field that is not in it, and says which one it has
+    fn selector(&mut self, found: Found<'_>) -> Option<RawSelector> {
+        self.object_with(found, SELECTOR, |d, _, name, key, _| {
+            let meant = d.unknown_field(name, key, SELECTOR);
+            // Every field of a selector is a dimension, so one of them was meant.
+            meant.map_or_else(|| names(SELECTOR).collect(), |meant| vec![meant])
+        })
+    }
+
+    /// An object with the fields of a table; `other` is handed every field that is not in it, and says which ones it has
     /// reported it to be meant as.
     fn object_with<T: Default>(
         &mut self,
         found: Found<'_>,
         fields: &'static [Field<T>],
-        mut other: impl FnMut(&mut Self, &mut T, &str, Found<'a>, Edge) -> Option<&'static str>,
+        mut other: impl FnMut(&mut Self, &mut T, &str, Found<'a>, Edge) -> Vec<&'static str>,
     ) -> Option<T> {
         let pairs = self.pairs(found, fields)?;
         let mut object = T::default();
@@ -666,7 +674,7 @@ impl<'a> Decoder<'a> {
             |d, backend: &mut RawBackend, name, key, value| {
                 if let Some(first) = seen.get(name) {
                     d.duplicate(name, key, *first);
-                    return None;
+                    return Vec::new();
                 }
                 seen.insert(name.to_owned(), key.span);
                 let mut places = Vec::new();
@@ -687,7 +695,7 @@ impl<'a> Decoder<'a> {
                     .other
                     .extend(option.map(|option| RawOption { places, ..option }));
                 // Whether it is an option of the plugin's or a slip is for the checks to say.
-                None
+                Vec::new()
             },
         )
     }

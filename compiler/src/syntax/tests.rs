@@ -268,6 +268,27 @@ fn a_lone_word_in_place_of_a_mapping_is_put_into_its_field() {
 }
 
 #[test]
+fn an_unknown_dimension_is_a_dimension() {
+    let text = "policies:\n- {name: a, selector: {user: 1}}\n- {name: b, selector: {ip: 1}}\n";
+    check(
+        text,
+        &[
+            "Q0201 policies[0].selector.user <user> there is no field `user` here | help: the fields are `route`, `tenant`, `token` and `client`",
+            "Q0201 policies[1].selector.ip <ip> there is no field `ip` here | help: did you mean `client`?",
+        ],
+    );
+    let raw = read_all(text).raw.expect("an object");
+    let policies = &raw.policies.value().expect("policies").value;
+    let selector = |index: usize| {
+        let policy = policies[index].as_ref().expect("a policy");
+        let selector = &policy.value.selector.value().expect("a selector").value;
+        (selector.tenant.is_faulty(), selector.client.is_faulty())
+    };
+    assert_eq!(selector(0), (true, true));
+    assert_eq!(selector(1), (false, true));
+}
+
+#[test]
 fn words_say_what_may_stand_in_their_place() {
     check(
         "enforcement: strict\nbackend_failure_policy:\n",
