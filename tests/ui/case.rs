@@ -15,6 +15,16 @@ use quotac::render::{FileReport, human, json};
 /// Where the file `libquota_backend_ledger.so` lies, which is no library; relative, so that reports are the same everywhere.
 const PLUGIN_DIR: &str = "ui/plugins";
 
+/// The backend kinds of that machine.
+pub(crate) fn kinds() -> PluginKinds {
+    let search = SearchPath::only(vec![PLUGIN_DIR.into()]);
+    let mut kinds = PluginKinds::new(Some(search)).expect("the linked-in backend is sound");
+    kinds
+        .register(&ACME)
+        .expect("the backend of the tests is sound");
+    kinds
+}
+
 /// A policy file as it was checked.
 pub(crate) struct Case {
     report: FileReport,
@@ -63,13 +73,11 @@ impl Case {
 #[track_caller]
 fn policy_file_report(name: &str, text: &[u8]) -> FileReport {
     let options = Options::of(text);
-    let search = (!options.no_plugins).then(|| SearchPath::only(vec![PLUGIN_DIR.into()]));
-    let mut kinds = PluginKinds::new(search).expect("the linked-in backend is sound");
-    if !options.no_plugins {
-        kinds
-            .register(&ACME)
-            .expect("the backend of the tests is sound");
-    }
+    let kinds = if options.no_plugins {
+        PluginKinds::new(None).expect("the linked-in backend is sound")
+    } else {
+        kinds()
+    };
     check_text(name, text, options.limits, &kinds, options.deny_warnings)
 }
 

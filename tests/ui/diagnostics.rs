@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use quota_compiler::codes;
 
 use crate::case::Case;
 use crate::exceptions;
-use crate::golden::Goldens;
+use crate::golden::{Goldens, file_name, files};
+
+/// Where the files lie.
+const FOLDER: &str = "ui/diagnostics";
 
 /// What is a secret wherever it stands in a case.
 const SECRET: &str = "hunter2";
@@ -17,7 +19,7 @@ const SECRET: &str = "hunter2";
 fn reports_are_the_expected_ones() {
     let mut goldens = Goldens::default();
     let mut shown = BTreeSet::new();
-    for file in files("yaml") {
+    for file in files(FOLDER, "yaml") {
         let name = file_name(&file);
         let code = name.split('-').next().unwrap_or_default();
         let text = fs::read(&file).expect("a case can be read");
@@ -38,27 +40,7 @@ fn reports_are_the_expected_ones() {
             goldens.fail(format_args!("{} has no file in ui/diagnostics", row.id));
         }
     }
-    for file in ["stderr", "json"].into_iter().flat_map(files) {
-        if !file.with_extension("yaml").is_file() {
-            goldens.fail(format_args!("{} belongs to no case", file.display()));
-        }
-    }
+    goldens.no_strays(FOLDER, "stderr");
+    goldens.no_strays(FOLDER, "json");
     goldens.finish();
-}
-
-/// The files of `ui/diagnostics` with this extension, sorted.
-fn files(extension: &str) -> Vec<PathBuf> {
-    let folder = fs::read_dir("ui/diagnostics").expect("the cases lie beside this file");
-    let mut files: Vec<PathBuf> = folder
-        .map(|entry| entry.expect("the folder can be read").path())
-        .filter(|file| file.extension().is_some_and(|found| found == extension))
-        .collect();
-    files.sort();
-    files
-}
-
-fn file_name(file: &Path) -> &str {
-    file.file_name()
-        .and_then(|name| name.to_str())
-        .expect("a case has a plain name")
 }

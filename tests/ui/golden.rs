@@ -3,7 +3,7 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Compares outputs with the files that hold the expected ones, and tells of all that differ at once.
 #[derive(Default)]
@@ -29,6 +29,15 @@ impl Goldens {
         }
     }
 
+    /// Fails for every file of `folder` with this extension that belongs to no YAML file.
+    pub(crate) fn no_strays(&mut self, folder: &str, extension: &str) {
+        for file in files(folder, extension) {
+            if !file.with_extension("yaml").is_file() {
+                self.fail(format_args!("{} belongs to no YAML file", file.display()));
+            }
+        }
+    }
+
     /// Notes another failure.
     pub(crate) fn fail(&mut self, message: impl std::fmt::Display) {
         writeln!(self.failures, "{message}\n").expect("a string takes everything");
@@ -45,7 +54,24 @@ impl Goldens {
     }
 }
 
-/// The first line that differs, with all that follows it being left to the reader's own tools.
+/// The files of `folder` with this extension, sorted.
+pub(crate) fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder is part of the suite");
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|file| file.extension().is_some_and(|found| found == extension))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The name of `file` without its folder.
+pub(crate) fn file_name(file: &Path) -> &str {
+    let name = file.file_name().and_then(|name| name.to_str());
+    name.expect("files of the suite have plain names")
+}
+
+/// The first line that differs.
 fn difference(expected: &str, actual: &str) -> String {
     let line = expected
         .lines()

@@ -2,6 +2,7 @@
 //!
 //! - `diagnostics/<code>-<variant>.yaml` is a policy file with that fault; beside it stand what `quotac check` prints for people
 //!   (`.stderr`) and for programs (`.json`).
+//! - `programs/<name>.yaml` is a policy file, and `<name>.program` beside it what `quotac print` shows of it.
 //! - Each page of `quotac explain` shows a file that fails and one that passes; both are checked here.
 //! - `cli` runs the built command: exit codes, streams, colours.
 //!
@@ -21,3 +22,4 @@ mod diagnostics;
 mod exceptions;
 mod golden;
 mod pages;
+mod programs;
