@@ -218,6 +218,8 @@ impl PolicyFile {
     }
 
     fn tell(&self, reload: &Reload) {
+        // First, so that whoever reads the log finds it true.
+        (self.on_reload)(reload);
         match &reload.result {
             Ok(replaced) => tracing::info!(
                 file = %self.path.display(),
@@ -231,7 +233,6 @@ impl PolicyFile {
                 "the policy file is refused, the former program stays"
             ),
         }
-        (self.on_reload)(reload);
     }
 }
 

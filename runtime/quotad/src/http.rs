@@ -38,7 +38,7 @@ pub(crate) struct Decisions {
     /// Whether answers name the deciding policy and reason in headers.
     pub(crate) expose_details: bool,
     /// Counts what our bounds refuse.
-    pub(crate) protection: Arc<Protection>,
+    pub(crate) protection: Protection,
     /// Takes note of forwarded headers that do not count.
     pub(crate) ignored_forwarding: IgnoredForwarding,
 }
@@ -472,7 +472,7 @@ policies:
             quota: quota.clone(),
             trusted: TrustedProxies::default(),
             expose_details,
-            protection: Arc::new(Protection::new("decision").unwrap()),
+            protection: Protection::register(quota.registry(), "decision").unwrap(),
             ignored_forwarding: IgnoredForwarding::register(quota.registry()).unwrap(),
         };
         Daemon {

@@ -23,7 +23,8 @@ use hyper_util::server::conn::auto::Builder;
 use quota_runtime::client_address::Peer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use crate::protection::{Protection, Rejection};
@@ -159,27 +160,68 @@ pub(crate) struct Bounds {
     /// How long a client may take to send a request head, and how long a connection may stay without a request.
     pub(crate) client_timeout: Duration,
     /// Counts what the bounds refused.
-    pub(crate) protection: Arc<Protection>,
+    pub(crate) protection: Protection,
+}
+
+/// Listeners that end together. Dropping it cuts off every connection.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Listeners {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            stop: watch::Sender::new(false),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Serves what comes in on `listener`.
+    pub(crate) fn start(&mut self, listener: Listener, router: Router, bounds: Bounds) {
+        let stop = self.stop.subscribe();
+        self.tasks.spawn(serve(listener, router, bounds, stop));
+    }
+
+    /// Stops to accept and lets the requests in flight end; what is left after `deadline` is cut off. Whether nothing was.
+    pub(crate) async fn end(mut self, deadline: Duration) -> bool {
+        self.stop.send_replace(true);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let in_time = tokio::time::timeout(deadline, all).await.is_ok();
+        self.tasks.shutdown().await;
+        in_time
+    }
 }
 
 /// Accepts until `stop` turns true, then lets the requests in flight end. Returns when all connections are closed.
-pub(crate) async fn serve(
+async fn serve(
     listener: Listener,
     router: Router,
     bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) {
     let max_connections = usize::try_from(bounds.max_connections).unwrap_or(usize::MAX);
-    let connections = Arc::new(Semaphore::new(max_connections));
+    let mut connections = JoinSet::new();
     let mut warned_at: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+        match accepted {
+            Ok((stream, peer)) => {
+                while connections.try_join_next().is_some() {}
+                if connections.len() < max_connections {
+                    let (router, bounds, stop) = (router.clone(), bounds.clone(), stop.clone());
+                    connections.spawn(serve_connection(stream, peer, router, bounds, stop));
+                } else {
+                    bounds.protection.count(Rejection::TooManyConnections);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 // Out of descriptors, most likely: the next accept would fail at once too.
                 if warned_at.is_none_or(|at| at.elapsed() >= ACCEPT_WARNING_INTERVAL) {
@@ -187,23 +229,11 @@ pub(crate) async fn serve(
                     tracing::warn!(%error, "cannot accept connections");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-            bounds.protection.count(Rejection::TooManyConnections);
-            continue;
-        };
-        let connection =
-            serve_connection(stream, peer, router.clone(), bounds.clone(), stop.clone());
-        tokio::spawn(async move {
-            let _held_while_open = permit;
-            connection.await;
-        });
+        }
     }
     drop(listener);
-    // Every connection holds one. The semaphore is never closed, which is the only error.
-    drop(connections.acquire_many(bounds.max_connections).await);
+    while connections.join_next().await.is_some() {}
 }
 
 /// Serves one connection until it ends, is silent for too long, or `stop` turns true and what it asked is answered.
@@ -314,10 +344,10 @@ fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
 mod tests {
     use axum::routing::get;
     use hyper_util::rt::TokioExecutor;
+    use prometheus::Registry;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpStream, UnixStream};
     use tokio::sync::Notify;
-    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -329,9 +359,8 @@ mod tests {
     /// A listener that answers `GET /` at once, and `GET /slow` when it is told to.
     struct Served {
         address: SocketAddr,
-        protection: Arc<Protection>,
-        stop: watch::Sender<bool>,
-        ended: JoinHandle<()>,
+        protection: Protection,
+        listeners: Listeners,
         /// A slow request has begun.
         begun: Arc<Notify>,
         /// Slow requests may end.
@@ -354,18 +383,18 @@ mod tests {
                 }
             }),
         );
-        let protection = Arc::new(Protection::new("test").unwrap());
+        let protection = Protection::register(&Registry::new(), "test").unwrap();
         let bounds = Bounds {
             max_connections,
             client_timeout,
-            protection: Arc::clone(&protection),
+            protection: protection.clone(),
         };
-        let (stop, stopped) = watch::channel(false);
+        let mut listeners = Listeners::new();
+        listeners.start(listener, router, bounds);
         Served {
             address,
             protection,
-            stop,
-            ended: tokio::spawn(serve(listener, router, bounds, stopped)),
+            listeners,
             begun,
             go_on,
         }
@@ -541,18 +570,29 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
             assert_eq!(rest(&mut busy).await, "");
         };
-        let stop = async {
+        let meanwhile = async {
             served.begun.notified().await;
-            served.stop.send_replace(true);
+            let ending = tokio::spawn(served.listeners.end(SURELY));
             assert_eq!(rest(&mut idle).await, "");
             let refused = TcpStream::connect(served.address).await.unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-            assert!(!served.ended.is_finished());
+            assert!(!ending.is_finished());
             served.go_on.notify_one();
+            assert!(ending.await.unwrap(), "nothing was cut off");
         };
-        tokio::join!(asked, stop);
-        let ended = tokio::time::timeout(SURELY, served.ended).await;
-        ended.expect("all connections are closed").unwrap();
+        tokio::join!(asked, meanwhile);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_flight_at_the_deadline_is_cut_off() {
+        let served = serve_with(9, PATIENT).await;
+        let mut busy = served.connect().await;
+        busy.write_all(b"GET /slow HTTP/1.1\r\nhost: test\r\n\r\n")
+            .await
+            .unwrap();
+        served.begun.notified().await;
+        assert!(!served.listeners.end(Duration::ZERO).await);
+        assert_eq!(rest(&mut busy).await, "");
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use prometheus::{IntGauge, Opts};
+use prometheus::{IntGauge, Opts, Registry};
 use quota_compiler::Limits;
 use quota_plugin_host::SearchPath;
 use quota_runtime::client_address::TrustedProxies;
@@ -25,20 +25,22 @@ use quota_runtime::{OpenError, Quota};
 use quotac::check::{self, CheckOptions};
 use quotac::kinds::PluginOptions;
 use quotac::render::human;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 use crate::admin::Admin;
 use crate::http::{Decisions, IgnoredForwarding};
 use crate::lifecycle::{Phase, Signals};
-use crate::listener::{Bounds, ListenAddress, Listener};
+use crate::listener::{Bounds, ListenAddress, Listener, Listeners};
 use crate::protection::Protection;
 use crate::reloads::Reloads;
 
 /// Connections of the admin listener.
 const MAX_ADMIN_CONNECTIONS: u32 = 64;
+/// How long requests in flight may take to end once nothing new is accepted.
+const IN_FLIGHT_DEADLINE: Duration = Duration::from_secs(10);
+/// The same on the admin listener, where nothing waits for anything.
+const ADMIN_DEADLINE: Duration = Duration::from_secs(1);
 /// How long backends may take to end with the daemon.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
@@ -123,14 +125,11 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
-    let result = match runtime {
-        Ok(runtime) => runtime.block_on(serve(&cli, &quota, trusted)),
-        Err(error) => Err(format!("cannot start the worker threads: {error}")),
+    let served = match runtime {
+        Ok(runtime) => runtime.block_on(serve(&cli, quota, trusted)),
+        Err(error) => Err(ServeError::Threads(error)),
     };
-    if !quota.close(CLOSE_TIME) {
-        tracing::warn!("a backend was still busy at the end");
-    }
-    match result {
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &error),
     }
@@ -207,117 +206,128 @@ fn refuse(error: &OpenError) -> ExitCode {
     )
 }
 
+/// Why the daemon could not serve.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("cannot start the worker threads: {0}")]
+    Threads(io::Error),
+    #[error("cannot listen to signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot register the metric families: {0}")]
+    Metrics(#[from] prometheus::Error),
+    #[error("cannot listen on {address}: {error}")]
+    Bind {
+        address: ListenAddress,
+        error: io::Error,
+    },
+    #[error("cannot start to watch the policy file: {0}")]
+    Watch(io::Error),
+}
+
 /// Serves until a signal ends it.
-async fn serve(cli: &Cli, quota: &Quota, trusted: TrustedProxies) -> Result<(), String> {
-    let mut signals =
-        Signals::take_over().map_err(|error| format!("cannot listen to signals: {error}"))?;
+async fn serve(cli: &Cli, quota: Quota, trusted: TrustedProxies) -> Result<(), ServeError> {
+    let mut signals = Signals::take_over().map_err(ServeError::Signals)?;
     let started_at = quota.now();
-    let legal = |error: prometheus::Error| format!("cannot register metrics: {error}");
-    let reloads = Arc::new(Reloads::new(started_at, &quota.checked()).map_err(legal)?);
-    let phase = Arc::new(Phase::default());
+    let registry = quota.registry();
+    let reloads = Reloads::register(registry, started_at, &quota.checked())?;
+    let decision_protection = Protection::register(registry, "decision")?;
+    let admin_protection = Protection::register(registry, "admin")?;
+    let ignored_forwarding = IgnoredForwarding::register(registry)?;
+    register_build_info(registry)?;
 
-    let decision_protection = Arc::new(Protection::new("decision").map_err(legal)?);
-    let admin_protection = Arc::new(Protection::new("admin").map_err(legal)?);
-    register(quota, &reloads, [&decision_protection, &admin_protection]).map_err(legal)?;
-
-    let mut listeners = Vec::with_capacity(cli.listen.len());
+    let mut decision_listeners = Vec::with_capacity(cli.listen.len());
     for address in &cli.listen {
-        listeners.push(bind(address).await?);
+        decision_listeners.push(bind(address).await?);
     }
     let admin_listener = bind(&cli.admin_listen).await?;
+    let listen: Vec<_> = decision_listeners.iter().map(Listener::address).collect();
+    let admin_listen = admin_listener.address();
+
     let file = PolicyFile::new(quota.clone(), &cli.policy_file, {
-        let reloads = Arc::clone(&reloads);
+        let reloads = reloads.clone();
         move |reload| reloads.note(reload)
     });
-    let watch = file
-        .watch()
-        .map_err(|error| format!("cannot start to watch the policy file: {error}"))?;
+    let watch = file.watch().map_err(ServeError::Watch)?;
 
     let client_timeout = Duration::from_secs(cli.client_timeout.into());
-    let decisions = http::router(Arc::new(Decisions {
+    let router = http::router(Arc::new(Decisions {
         quota: quota.clone(),
         trusted,
         expose_details: cli.expose_details,
-        protection: Arc::clone(&decision_protection),
-        ignored_forwarding: IgnoredForwarding::register(quota.registry()).map_err(legal)?,
+        protection: decision_protection.clone(),
+        ignored_forwarding,
     }));
-    let admin = admin::router(Arc::new(Admin {
+    let bounds = Bounds {
+        max_connections: cli.max_connections,
+        client_timeout,
+        protection: decision_protection,
+    };
+    let mut decisions = Listeners::new();
+    for listener in decision_listeners {
+        decisions.start(listener, router.clone(), bounds.clone());
+    }
+    drop(router);
+
+    let phase = Arc::new(Phase::default());
+    let router = admin::router(Arc::new(Admin {
         quota: quota.clone(),
         file: Arc::clone(&file),
         started_at,
         reloads,
         phase: Arc::clone(&phase),
     }));
-    let listening: Vec<_> = listeners.iter().map(Listener::address).collect();
-    let admin_listening = admin_listener.address();
-
-    let (stop_decisions, decisions_stop) = watch::channel(false);
-    let mut decision_tasks = JoinSet::new();
-    for listener in listeners {
-        let bounds = Bounds {
-            max_connections: cli.max_connections,
-            client_timeout,
-            protection: Arc::clone(&decision_protection),
-        };
-        decision_tasks.spawn(listener::serve(
-            listener,
-            decisions.clone(),
-            bounds,
-            decisions_stop.clone(),
-        ));
-    }
-    let (stop_admin, admin_stop) = watch::channel(false);
     let bounds = Bounds {
         max_connections: MAX_ADMIN_CONNECTIONS,
         client_timeout,
         protection: admin_protection,
     };
-    let admin_task = tokio::spawn(listener::serve(admin_listener, admin, bounds, admin_stop));
+    let mut admin = Listeners::new();
+    admin.start(admin_listener, router, bounds);
     phase.bind();
     tracing::info!(
-        listen = listening.join(","),
-        admin_listen = admin_listening,
+        listen = listen.join(","),
+        admin_listen,
         policy_file = %cli.policy_file.display(),
         policies = quota.program().policies().len(),
         "ready"
     );
 
     signals.until_end(&file).await;
+    phase.drain();
     let delay = Duration::from_secs(cli.drain_delay.into());
-    lifecycle::drain(
-        &mut signals,
-        &phase,
-        delay,
-        &stop_decisions,
-        &mut decision_tasks,
-    )
-    .await;
-    stop_admin.send_replace(true);
-    // A scraper that holds its connection open must not hold up the end.
-    if tokio::time::timeout(Duration::from_secs(1), admin_task)
-        .await
-        .is_err()
-    {
-        tracing::debug!("the admin listener had requests in flight at the end");
-    }
-    drop(watch);
-    tracing::info!("ended");
+    let ending = async {
+        tracing::info!(delay_secs = delay.as_secs(), "draining");
+        // Balancers need a while to hear of it.
+        tokio::time::sleep(delay).await;
+        if !decisions.end(IN_FLIGHT_DEADLINE).await {
+            tracing::warn!("requests were still in flight at the deadline");
+        }
+        // Until here it showed how the draining went. A scraper that is slow must not hold up the end.
+        admin.end(ADMIN_DEADLINE).await;
+        drop(file);
+        let close = move || {
+            drop(watch);
+            quota.close(CLOSE_TIME)
+        };
+        if !tokio::task::spawn_blocking(close).await.unwrap_or(false) {
+            tracing::warn!("a backend was still busy at the end");
+        }
+        tracing::info!("ended");
+    };
+    signals.or_at_once(ending).await;
     Ok(())
 }
 
-async fn bind(address: &ListenAddress) -> Result<Listener, String> {
+async fn bind(address: &ListenAddress) -> Result<Listener, ServeError> {
     Listener::bind(address)
         .await
-        .map_err(|error| format!("cannot listen on {address}: {error}"))
+        .map_err(|error| ServeError::Bind {
+            address: address.clone(),
+            error,
+        })
 }
 
-/// Adds the daemon's own families to those of the engine.
-fn register(
-    quota: &Quota,
-    reloads: &Arc<Reloads>,
-    protections: [&Arc<Protection>; 2],
-) -> prometheus::Result<()> {
-    let registry = quota.registry();
+fn register_build_info(registry: &Registry) -> prometheus::Result<()> {
     let build_info = IntGauge::with_opts(
         Opts::new(
             "quotad_build_info",
@@ -326,23 +336,5 @@ fn register(
         .const_label("version", env!("CARGO_PKG_VERSION")),
     )?;
     build_info.set(1);
-    registry.register(Box::new(build_info))?;
-    registry.register(Box::new(Shared(Arc::clone(reloads))))?;
-    for protection in protections {
-        registry.register(Box::new(protection.as_ref().clone()))?;
-    }
-    Ok(())
-}
-
-/// A collector that is used elsewhere too.
-struct Shared<C>(Arc<C>);
-
-impl<C: prometheus::core::Collector> prometheus::core::Collector for Shared<C> {
-    fn desc(&self) -> Vec<&prometheus::core::Desc> {
-        self.0.desc()
-    }
-
-    fn collect(&self) -> Vec<prometheus::proto::MetricFamily> {
-        self.0.collect()
-    }
+    registry.register(Box::new(build_info))
 }

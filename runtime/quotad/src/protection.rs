@@ -2,9 +2,7 @@
 
 use std::error::Error;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, Opts};
+use prometheus::{IntCounterVec, Opts, Registry};
 
 /// Why the daemon itself turned something away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +60,22 @@ impl Rejection {
     }
 }
 
-/// Counts rejections.
+/// Counts rejections. Clones share the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Protection {
     rejections: IntCounterVec,
 }
 
 impl Protection {
-    /// The counters of the listener called `listener`, every reason at zero.
+    /// The counters in `registry` of the listener called `listener`, every reason at zero.
     ///
     /// # Errors
     ///
-    /// The family's names are not legal, which would be a fault of this file.
-    pub(crate) fn new(listener: &'static str) -> prometheus::Result<Self> {
+    /// The registry has them already.
+    pub(crate) fn register(
+        registry: &Registry,
+        listener: &'static str,
+    ) -> prometheus::Result<Self> {
         let options = Opts::new(
             "quotad_http_rejections_total",
             "Connections and requests the daemon's own bounds refused; never quota outcomes.",
@@ -86,6 +87,7 @@ impl Protection {
                 .with_label_values(&[rejection.as_str()])
                 .inc_by(0);
         }
+        registry.register(Box::new(rejections.clone()))?;
         Ok(Self { rejections })
     }
 
@@ -104,15 +106,5 @@ impl Protection {
         self.rejections
             .with_label_values(&[rejection.as_str()])
             .get()
-    }
-}
-
-impl Collector for Protection {
-    fn desc(&self) -> Vec<&Desc> {
-        self.rejections.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.rejections.collect()
     }
 }

@@ -1,9 +1,9 @@
 //! What the daemon remembers of its policy file: the last attempt to bring it into force, and the metrics about all of them.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, IntCounterVec, IntGauge, Opts};
+use prometheus::{Gauge, IntCounterVec, IntGauge, Opts, Registry};
 use quota_compiler::Checked;
 use quota_compiler::diagnostic::Severity;
 use quota_runtime::OpenError;
@@ -67,10 +67,11 @@ impl LastReload {
     }
 }
 
-/// Remembers and counts attempts to bring the policy file into force. The start of the daemon is the first.
-#[derive(Debug)]
+/// Remembers and counts attempts to bring the policy file into force. The start of the daemon is the first. Clones share
+/// everything.
+#[derive(Clone, Debug)]
 pub(crate) struct Reloads {
-    last: Mutex<LastReload>,
+    last: Arc<Mutex<LastReload>>,
     successful: IntGauge,
     success_timestamp: Gauge,
     total: IntCounterVec,
@@ -80,14 +81,18 @@ const SUCCESS: &str = "success";
 const FAILURE: &str = "failure";
 
 impl Reloads {
-    /// The memory of a daemon that started at `at` on a file of which the compiler says `checked`.
+    /// The memory of a daemon that started at `at` on a file of which the compiler says `checked`; it counts in `registry`.
     ///
     /// # Errors
     ///
-    /// The names of the families are not legal, which would be a fault of this file.
-    pub(crate) fn new(at: UnixMillis, checked: &Checked) -> prometheus::Result<Self> {
+    /// The registry has such families already.
+    pub(crate) fn register(
+        registry: &Registry,
+        at: UnixMillis,
+        checked: &Checked,
+    ) -> prometheus::Result<Self> {
         let reloads = Self {
-            last: Mutex::new(LastReload::start(at, checked)),
+            last: Arc::new(Mutex::new(LastReload::start(at, checked))),
             successful: IntGauge::new(
                 "quotad_config_last_reload_successful",
                 "Whether the policy file as last read is in force (1) or was refused (0).",
@@ -109,6 +114,9 @@ impl Reloads {
         }
         reloads.successful.set(1);
         reloads.success_timestamp.set(seconds(at));
+        registry.register(Box::new(reloads.successful.clone()))?;
+        registry.register(Box::new(reloads.success_timestamp.clone()))?;
+        registry.register(Box::new(reloads.total.clone()))?;
         log_findings(checked);
         Ok(reloads)
     }
@@ -171,25 +179,5 @@ fn log_findings(checked: &Checked) {
                 tracing::info!(code, file, line, column, message, help, "policy file note");
             }
         }
-    }
-}
-
-impl Collector for Reloads {
-    fn desc(&self) -> Vec<&Desc> {
-        [
-            self.successful.desc(),
-            self.success_timestamp.desc(),
-            self.total.desc(),
-        ]
-        .concat()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        [
-            self.successful.collect(),
-            self.success_timestamp.collect(),
-            self.total.collect(),
-        ]
-        .concat()
     }
 }
