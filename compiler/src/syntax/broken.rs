@@ -6,6 +6,7 @@
 use super::decode::{NESTED_TOO_DEEP_HELP, VARIABLE_HELP, nested_too_deep, variable};
 use super::events::Failure;
 use super::quote::quote;
+use super::secret::is_credential_key;
 use super::yaml::{self, Tree};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
@@ -313,12 +314,18 @@ impl Problem<'_> {
             Some((from + blank, value.trim_start()))
         });
         match value {
-            Some((from, value)) if !value.is_empty() => self
-                .fault(
+            Some((from, value)) if !value.is_empty() => {
+                let field = line.split(": ").next().unwrap_or("");
+                self.fault(
                     span(from, from + value.len()),
                     "a value that contains `: ` must be quoted",
                 )
-                .with_help(format!("write {}", quote(&format!("\"{value}\"")))),
+                .with_help(if is_credential_key(field) {
+                    "quote the value".to_owned()
+                } else {
+                    format!("write {}", quote(&format!("\"{value}\"")))
+                })
+            }
             _ => match self.glued_line_above(start) {
                 Some(place) => self
                     .fault(place, NO_COLON)

@@ -798,10 +798,10 @@ impl<'a> Decoder<'a> {
                 let tag = quote(&format!("!{}", scalar.local_tag().unwrap_or("")));
                 (format!("the tag {tag} has no meaning here"), TAG_HELP)
             }
-            Err(Untyped::NotOfTag(tag)) => (
-                format!("the tag `{tag}` stands on {}", describe(found.node)),
-                TAG_HELP,
-            ),
+            // The value may be a secret.
+            Err(Untyped::NotOfTag(tag)) => {
+                (format!("the tag `{tag}` stands on another value"), TAG_HELP)
+            }
             Err(Untyped::TooLarge) => (
                 "the number is beyond 64 bits".to_owned(),
                 "quote it where it is a string",

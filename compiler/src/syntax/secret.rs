@@ -30,7 +30,7 @@ fn passwords_of_line(line: &str, base: usize, found: &mut Vec<Span>) {
         let in_flow = name.contains(['{', ',']);
         let name = name.rsplit(['{', ',']).next().unwrap_or("");
         let after = from + colon + 1;
-        if !is_password_key(name) {
+        if !is_credential_key(name) {
             from = after;
             continue;
         }
@@ -64,12 +64,17 @@ fn flow_length(rest: &str) -> usize {
     end.unwrap_or(rest.len())
 }
 
-/// Whether what follows `name` and a colon is a password. Tokens are left out: a selector has one.
-fn is_password_key(name: &str) -> bool {
-    let name = name.trim_start_matches(|character: char| !character.is_alphanumeric());
+/// Whether what follows `name` and a colon is a credential. The bare word `token` is left out: a selector has one.
+pub(super) fn is_credential_key(name: &str) -> bool {
+    let name = name.trim_matches(|character: char| !character.is_alphanumeric());
     name.len() <= 64 && {
         let name = name.to_ascii_lowercase();
-        name.contains("password") || name.contains("secret")
+        let is_token = name.contains("token");
+        if is_token {
+            name.ends_with("_token") && name != "bearer_token"
+        } else {
+            is_secret_name(&name)
+        }
     }
 }
 
@@ -223,6 +228,12 @@ mod tests {
             "b: {my_secret: ***, 'password': ******, e: f",
         );
         check_text("{a: 1, password: \"b, c", "{a: 1, password: *****");
+        check_text(
+            "{auth_token: ab, 'Private_Key' : cd}",
+            "{auth_token: **, 'Private_Key' : **}",
+        );
+        check_text("url: \"redis://u:pw@h", "url: \"redis://u:**@h");
+        check_text("headers: {x-token: a}", "headers: {x-token: a}");
         check_text("token:\n  key: header:x", "token:\n  key: header:x");
         check_text("url: redis://h:6379/0", "url: redis://h:6379/0");
         check_text("a://b c://", "a://b c://");

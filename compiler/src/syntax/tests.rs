@@ -437,7 +437,7 @@ fn options_of_a_plugin_are_read_untyped() {
             "Q0203 backend.c <18446744073709551616> the number is beyond 64 bits | help: quote it where it is a string",
             "Q0202 backend.d.e <e> the field `e` is given twice | <e> first given here | help: keep one of them",
             "Q0203 backend.f <[]> the name of a field must be a word, not a list | help: write `field: value`",
-            "Q0203 backend.g <x> the tag `!!int` stands on the string `x` | help: remove the tag; quote a value that begins with `!`",
+            "Q0203 backend.g <x> the tag `!!int` stands on another value | help: remove the tag; quote a value that begins with `!`",
             "Q0202 backend.h <h> the field `h` is given twice | <h> first given here | help: keep one of them",
             "Q0203 backend.i <[]> the tag `!y` has no meaning here | help: remove the tag; quote a value that begins with `!`",
         ],
@@ -636,7 +636,7 @@ fn a_byte_order_mark_is_named_when_it_breaks_the_file() {
 #[test]
 fn no_message_shows_a_secret() {
     let text = "enabled: redis://u:hunter2@h\nbackend:\n  kind: [redis]\n  max_entries: redis://u:hunter2@h\n  \
-        password: hunter2\n  auth_token: [hunter2]\n  url: rediss://hunter2@h\n  x: 'unix:///s?pass=hunter2'\n  \
+        password: hunter2\n  passphrase: !!int hunter2\n  secret: !!null hunter2\n  auth_token: [hunter2]\n  url: rediss://hunter2@h\n  x: 'unix:///s?pass=hunter2'\n  \
         'redis://u:hunter2@h': {a: !t hunter2, a: hunter2}\npolicies: [{name: a, 'redis://u:hunter2@h': 1}]\n";
     let read = read_all(text);
     assert!(read.diagnostics.len() >= 4);
@@ -646,6 +646,19 @@ fn no_message_shows_a_secret() {
             diagnostic.message, diagnostic.field, diagnostic.help
         );
         assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    for broken in [
+        "password: hunter2: x",
+        "{password: hunter2: x}",
+        "auth: [\"unix://u:hunter2: @h\", b: c",
+    ] {
+        let read = read_all(&format!("enabled: true\nbackend:\n  {broken}\n"));
+        let shown = format!("{:?}", read.diagnostics);
+        assert!(
+            shown.contains("Q0104") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+        assert!(!read.text.shown().contains("hunter2"));
     }
     let shown = read.text.shown();
     let left: Vec<&str> = shown
