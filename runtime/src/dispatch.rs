@@ -401,6 +401,16 @@ fn counted(verdict: Verdict, mode: BackendMode) -> Result<Answer, BackendFailure
     }
 }
 
+impl From<host::BackendFailure> for BackendFailure {
+    fn from(failure: host::BackendFailure) -> Self {
+        match failure {
+            host::BackendFailure::Timeout => Self::Timeout,
+            host::BackendFailure::Unavailable => Self::Unavailable,
+            host::BackendFailure::Error => Self::Error,
+        }
+    }
+}
+
 const fn is_local(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Denied { local: true, .. })
 }

@@ -186,16 +186,6 @@ impl BackendFailure {
     }
 }
 
-impl From<quota_plugin_host::BackendFailure> for BackendFailure {
-    fn from(failure: quota_plugin_host::BackendFailure) -> Self {
-        match failure {
-            quota_plugin_host::BackendFailure::Timeout => Self::Timeout,
-            quota_plugin_host::BackendFailure::Unavailable => Self::Unavailable,
-            quota_plugin_host::BackendFailure::Error => Self::Error,
-        }
-    }
-}
-
 /// Which counters a decision stands on (contract §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackendMode {
