@@ -3,6 +3,7 @@
 //! - `diagnostics/<code>-<variant>.yaml` is a policy file with that fault; beside it stand what `quotac check` prints for people
 //!   (`.stderr`) and for programs (`.json`).
 //! - `programs/<name>.yaml` is a policy file, and `<name>.program` beside it what `quotac print` shows of it.
+//! - `schema.json` is what `quotac schema` prints.
 //! - Each page of `quotac explain` shows a file that fails and one that passes; both are checked here.
 //! - `cli` runs the built command: exit codes, streams, colours.
 //!
@@ -23,3 +24,4 @@ mod exceptions;
 mod golden;
 mod pages;
 mod programs;
+mod schema;

@@ -54,7 +54,7 @@ fn check(row: &Code) -> Result<(), String> {
 }
 
 /// The one block of YAML in the section `heading` of a page.
-fn yaml_block<'a>(page: &'a str, heading: &str) -> Result<Option<&'a str>, String> {
+pub(crate) fn yaml_block<'a>(page: &'a str, heading: &str) -> Result<Option<&'a str>, String> {
     let Some((_, section)) = page.split_once(&format!("\n## {heading}\n")) else {
         return Err(format!("there is no section `## {heading}`"));
     };
