@@ -91,6 +91,8 @@ struct Fields<'p> {
     span: Span,
     pairs: Vec<(&'p str, &'p Plain, &'p Plain)>,
     known: Vec<&'static str>,
+    /// Required ones that were not there: the key, and what to say.
+    missing: Vec<(&'static str, String)>,
 }
 
 impl<'p> Fields<'p> {
@@ -161,13 +163,16 @@ impl Reader<'_> {
             span: plain.span,
             pairs: named,
             known: Vec::new(),
+            missing: Vec::new(),
         })
     }
 
-    /// Reports what was not taken.
+    /// Reports what was not taken, and what was not there unless it was misspelt.
     fn rest(&mut self, fields: &Fields<'_>) {
+        let mut misspelt = Vec::new();
         for (name, key, _) in &fields.pairs {
             let nearest = nearest_by_spelling(name, fields.known.iter().copied());
+            misspelt.extend(nearest);
             let help = nearest.map_or_else(
                 || format!("the fields here are {}", quoted(&fields.known)),
                 |nearest| format!("did you mean `{nearest}`?"),
@@ -175,14 +180,23 @@ impl Reader<'_> {
             let message = format!("there is no field `{}` here", name.escape_debug());
             self.fault(key.span, fields.path_of(name), message).help = Some(help);
         }
+        for (key, message) in &fields.missing {
+            let one_of = key.split('|');
+            if !one_of.clone().any(|key| misspelt.contains(&key)) {
+                let first = one_of.clone().next().unwrap_or(key);
+                let start = Span::at(fields.span.start);
+                self.fault(start, fields.path_of(first), message.clone())
+                    .help = Some(format!("the fields here are {}", quoted(&fields.known)));
+            }
+        }
     }
 
     fn required<'p>(&mut self, fields: &mut Fields<'p>, key: &'static str) -> Option<&'p Plain> {
         let found = fields.take(key);
         if found.is_none() {
-            let start = Span::at(fields.span.start);
-            let field = fields.path_of(key);
-            self.fault(start, field, format!("the field `{key}` is missing"));
+            fields
+                .missing
+                .push((key, format!("the field `{key}` is missing")));
         }
         found
     }
@@ -316,9 +330,8 @@ impl Reader<'_> {
                 None
             }
             (None, None) => {
-                let start = Span::at(fields.span.start);
                 let message = "a case needs `policy` (a path) or `quota` (a quota object)";
-                self.fault(start, &*fields.path, message);
+                fields.missing.push(("policy|quota", message.to_owned()));
                 None
             }
         }
@@ -605,4 +618,226 @@ fn blanked(text: &str, span: Span) -> String {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: &str = "{ request: {}, expect: { status: 200 } }";
+
+    #[track_caller]
+    fn read_sound(text: &str) -> CaseFile {
+        read("a_test.yaml", text.as_bytes(), Limits::default())
+            .unwrap_or_else(|unreadable| panic!("{:?}", unreadable.diagnostics))
+    }
+
+    #[test]
+    fn everything_a_case_may_say_is_read() {
+        let file = read_sound(
+            r#"
+cases:
+  - name: all of it
+    policy: ../p.yaml
+    start: "2027-01-15T08:00:00.5Z"
+    steps:
+      - at: 250ms
+        repeat: 3
+        request:
+          route: shop
+          client_ip: 198.18.0.9
+          method: GET
+          uri: "/v?team=q#x"
+          headers: [[X-Org, kite], [x-org, !!binary "//4="]]
+        backend: timeout
+        expect:
+          status: 503
+          retry_after: null
+          outcomes:
+            - { policy: p, decision: failed_closed, reason: backend_timeout, backend_mode: redis }
+            - { policy: q }
+      - at: -2s
+        request: { headers: { a: b } }
+        expect: { retry_after: 7, outcomes: [] }
+"#,
+        );
+        let [case] = file.cases.as_slice() else {
+            panic!("{:?}", file.cases);
+        };
+        assert_eq!((&*case.name, case.line), ("all of it", 3));
+        assert_eq!(case.policies, CasePolicies::File("../p.yaml".into()));
+        assert_eq!(case.start_unix_ms, 1_800_000_000_500);
+        let [first, second] = case.steps.as_slice() else {
+            panic!("{:?}", case.steps);
+        };
+        assert_eq!((first.line, first.at_ms, first.repeat), (7, 250, 3));
+        assert_eq!(first.request.route.as_deref(), Some("shop"));
+        assert_eq!(first.request.client, ClientAddress::parse("198.18.0.9"));
+        assert_eq!(first.request.query(), b"team=q");
+        let headers = [
+            ("X-Org".to_owned(), b"kite".to_vec()),
+            ("x-org".to_owned(), vec![0xff, 0xfe]),
+        ];
+        assert_eq!(first.request.headers, headers);
+        assert_eq!(first.fault, Some(BackendFailure::Timeout));
+        assert_eq!(first.expect.status, Some(503));
+        assert_eq!(first.expect.retry_after, Some(None));
+        let outcomes = first.expect.outcomes.as_deref().expect("they are given");
+        assert_eq!(outcomes[0].decision, Some(Decision::FailedClosed));
+        assert_eq!(outcomes[0].reason, Some(Reason::BackendTimeout));
+        assert_eq!(outcomes[0].backend_mode.as_deref(), Some("redis"));
+        assert_eq!((&*outcomes[1].policy, outcomes[1].decision), ("q", None));
+        assert_eq!(
+            (second.at_ms, second.repeat, second.fault),
+            (-2000, 1, None)
+        );
+        assert_eq!(second.request.client, ClientAddress::Unknown);
+        assert_eq!(second.expect.status, None);
+        assert_eq!(second.expect.retry_after, Some(Some(7)));
+        assert_eq!(second.expect.outcomes, Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_inline_quota_object_keeps_its_place() {
+        let text = format!(
+            "cases:\n- name: ä\n  quota:\n    enabled: true\n    policies: []\n  steps: [{STEP}]\n"
+        );
+        let file = read_sound(&text);
+        let CasePolicies::Inline(inline) = &file.cases[0].policies else {
+            panic!("{:?}", file.cases);
+        };
+        let lines: Vec<_> = inline.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            ["", "", "", "    enabled: true", "    policies: []", ""]
+        );
+    }
+
+    /// Every fault as line, column and message.
+    #[track_caller]
+    fn check(text: &str, expected: &[(u32, u32, &str)]) {
+        let unreadable =
+            read("a_test.yaml", text.as_bytes(), Limits::default()).expect_err("it has faults");
+        let found: Vec<_> = unreadable
+            .diagnostics
+            .iter()
+            .map(|fault| {
+                let place = unreadable.text.place(fault.span.start);
+                (place.line, place.column, &*fault.message)
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn faults_have_places() {
+        check(
+            "",
+            &[(1, 1, "the file is empty; a case file holds a list `cases`")],
+        );
+        check("[]", &[(1, 1, "expected a mapping, found a list")]);
+        check("cases: []", &[(1, 8, "there is no case in the list")]);
+        check("case: []", &[(1, 1, "there is no field `case` here")]);
+        check(
+            "cases:\n- name: 5\n  steps: []\n",
+            &[
+                (
+                    2,
+                    3,
+                    "a case needs `policy` (a path) or `quota` (a quota object)",
+                ),
+                (2, 9, "expected a string, found a number"),
+                (3, 10, "there is no step in the list"),
+            ],
+        );
+        check(
+            &format!("cases:\n- {{ name: a, policy: p, quota: {{}}, steps: [{STEP}] }}\n"),
+            &[(2, 32, "a case has either `policy` or `quota`, not both")],
+        );
+    }
+
+    #[test]
+    fn faults_of_steps_have_places() {
+        #[track_caller]
+        fn check_step(step: &str, column: u32, message: &str) {
+            let text = format!("cases:\n- name: a\n  policy: p\n  steps:\n  - {{{step}}}\n");
+            check(&text, &[(5, column + 5, message)]);
+        }
+        let ok = "request: {}, expect: {status: 200}";
+        check_step(
+            &format!("at: soon, {ok}"),
+            5,
+            "this is no time after the start",
+        );
+        check_step(
+            &format!("at: 0.5, {ok}"),
+            5,
+            "this is no time after the start",
+        );
+        check_step(
+            &format!("at: 1us, {ok}"),
+            5,
+            "this is no time after the start",
+        );
+        check_step(
+            &format!("repeat: 0, {ok}"),
+            9,
+            "expected a whole number from 1 to 1000000",
+        );
+        check_step(&format!("backend: gone, {ok}"), 10, "unknown word `gone`");
+        check_step("expect: {status: 200}", 0, "the field `request` is missing");
+        check_step("request: {}", 0, "the field `expect` is missing");
+        check_step(
+            "request: {}, expect: {}",
+            22,
+            "nothing is expected here: the step cannot fail",
+        );
+        check_step(
+            "request: {}, expect: {status: 404}",
+            31,
+            "no request gets this status",
+        );
+        check_step(
+            "request: {uri: 1}, expect: {status: 200}",
+            16,
+            "expected a string, found a number",
+        );
+        check_step(
+            "request: {headers: [[a]]}, expect: {status: 200}",
+            21,
+            "expected a pair of name and value, found a list",
+        );
+        check_step(
+            "request: {headers: {a: !!binary x}}, expect: {status: 200}",
+            33,
+            "this is not base64",
+        );
+        check_step(
+            "request: {}, expect: {outcomes: [{policy: p, reason: backend_timout}]}",
+            54,
+            "unknown word `backend_timout`",
+        );
+        check_step(
+            "request: {}, expect: {retry_after: 0}",
+            36,
+            "expected a whole number from 1 to 4294967295",
+        );
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds() {
+        #[track_caller]
+        fn check(text: &str, expected: Option<i64>) {
+            assert_eq!(duration_ms(text), expected, "{text}");
+        }
+        check("1s", Some(1000));
+        check("250ms", Some(250));
+        check("2m", Some(120_000));
+        check("1h 1ms", Some(3_600_001));
+        check("-1s", Some(-1000));
+        check("1us", None);
+        check("1", None);
+        check("", None);
+        check("--1s", None);
+    }
 }

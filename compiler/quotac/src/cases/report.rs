@@ -128,3 +128,55 @@ fn side_by_side(rows: &[[String; 3]]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use quota_compiler::Limits;
+    use quota_runtime::outcome::{Decision, Reason};
+
+    use super::*;
+    use crate::cases::read::read;
+    use crate::cases::run::ActualOutcome;
+
+    #[test]
+    fn expected_and_actual_stand_side_by_side() {
+        let text = r#"cases:
+  - name: "two\nlines"
+    policy: p.yaml
+    steps:
+      - request: {}
+        expect: { status: 200 }
+      - at: 1s
+        repeat: 2
+        request: {}
+        expect:
+          status: 200
+          retry_after: 8
+          outcomes: [{ policy: größe, decision: allowed }, { policy: 日本 }]
+"#;
+        let file = read("a_test.yaml", text.as_bytes(), Limits::default()).expect("it can be read");
+        let failed = StepFailure {
+            step: 1,
+            repetition: 2,
+            actual: Ok(Actual {
+                status: 429,
+                retry_after: None,
+                outcomes: vec![ActualOutcome {
+                    policy: "größe".to_owned(),
+                    decision: Decision::Denied,
+                    reason: Reason::SelectorIdentityMissing,
+                    backend_mode: "in_memory".to_owned(),
+                }],
+            }),
+        };
+        let expected = "\
+a_test.yaml:7: case `two\\nlines` failed at step 2 (1000 ms after the start, repetition 2 of 2)
+               expected           actual
+  status       200                429
+  retry_after  8                  none
+  outcomes[0]  größe allowed * *  größe denied selector_identity_missing in_memory
+  outcomes[1]  日本 * * *         none
+";
+        assert_eq!(failure("a_test.yaml", &file.cases[0], &failed), expected);
+    }
+}
