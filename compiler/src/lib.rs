@@ -1,5 +1,33 @@
 //! Compiles YAML quota policies into a checked IR and a flat decision program.
 //!
+//! ```
+//! use quota_compiler::backend_kind::KnownKinds;
+//! use quota_compiler::{Limits, compile};
+//!
+//! let text = b"
+//! enabled: true
+//! policies:
+//!   - name: per-tenant
+//!     selector: { tenant: { key: header:x-tenant-id } }
+//!     burst: { requests: 10, window_secs: 1 }
+//!   - name: login
+//!     route_allowlist: [login]
+//!     selector: { client: { key: client_ip } }
+//!     burst: { requests: 5, window_secs: 60 }
+//! ";
+//! let compiled = compile("policies.yaml", text, Limits::default(), &KnownKinds);
+//! let program = compiled.program.expect("the policies have no fault");
+//! let login = program.slice_for(Some("login"));
+//! assert_eq!(program.instructions(login).len(), 2);
+//! assert_eq!(program.instructions(program.slice_for(Some("search"))).len(), 1);
+//!
+//! // Every fault is found in one run.
+//! let faulty = b"policies: [{ name: a, selector: {}, burst: { requests: 0, window_secs: 60 } }]";
+//! let compiled = compile("policies.yaml", faulty, Limits::default(), &KnownKinds);
+//! let codes = compiled.checked.diagnostics.iter().map(|found| found.code.name);
+//! assert_eq!(codes.collect::<Vec<_>>(), ["empty-selector", "zero-requests"]);
+//! ```
+//!
 //! # Map
 //!
 //! | module | step |
@@ -119,4 +147,40 @@ fn not_lowered(error: &LowerError) -> Diagnostic {
     });
     Diagnostic::new(&codes::COMPILER_FAULT, "", file, message)
         .with_help("the policies are not at fault: please report this with the file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::verify::{Fault, Place, VerifyError};
+
+    #[test]
+    fn a_fault_of_the_compiler_says_all_it_knows_and_whom_to_tell() {
+        let diagnostic = not_lowered(&LowerError::Refused(VerifyError {
+            place: Place::Instruction(3),
+            fault: Fault::WrongTemplate,
+        }));
+        assert_eq!(diagnostic.code, &codes::COMPILER_FAULT);
+        assert!(diagnostic.is_error());
+        assert_eq!(
+            diagnostic.message,
+            "the compiler made a program that its verifier refuses: instruction 3: the template is not that of the policy"
+        );
+        let help = diagnostic.help.unwrap_or_default();
+        assert!(help.contains("please report this"), "{help}");
+    }
+
+    #[test]
+    fn a_program_too_large_comes_with_a_way_out() {
+        let diagnostic = not_lowered(&LowerError::TooLarge {
+            what: "instructions",
+            max: 7,
+        });
+        assert_eq!(diagnostic.code, &codes::PROGRAM_TOO_LARGE);
+        assert_eq!(
+            diagnostic.message,
+            "the program needs more than 7 instructions"
+        );
+        assert!(diagnostic.help.is_some());
+    }
 }
