@@ -84,11 +84,11 @@ pub struct Instruction {
 /// The instructions of one or several routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
-    /// First instruction in [`Program::code`].
+    /// First instruction in the code, see [`Program::instructions`].
     pub code_start: u32,
     /// Number of instructions.
     pub code_len: u32,
-    /// First of its sources in [`Program::slice_sources`]; a [`SlotId`] counts from here.
+    /// First of its sources in the sources of all slices, see [`Program::sources_of`]; a [`SlotId`] counts from here.
     pub sources_start: u32,
     /// Number of its distinct sources.
     pub sources_len: u16,
