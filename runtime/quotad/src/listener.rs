@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use axum::response::IntoResponse as _;
+use http::{Request, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -31,6 +32,8 @@ use crate::protection::{Protection, Rejection};
 
 /// The largest request head, in bytes. Larger ones are answered with 431.
 const MAX_HEAD_BYTES: usize = 64 << 10;
+/// The most header lines, answered in the same way. For HTTP/1 it is the library's default.
+const MAX_HEADER_LINES: usize = 100;
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often to warn that none can be.
@@ -248,8 +251,13 @@ async fn serve_connection(
     let service = service_fn(|request: Request<Incoming>| {
         let in_flight = InFlight::begin(Arc::clone(&activity));
         let router = router.clone();
+        let protection = bounds.protection.clone();
         async move {
             let _until_answered = in_flight;
+            if is_head_too_large(&request) {
+                protection.count(Rejection::HeadTooLarge);
+                return Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response());
+            }
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer);
             router.oneshot(request).await
@@ -277,6 +285,21 @@ async fn serve_connection(
         Some(rejection) => bounds.protection.count(rejection),
         None => {}
     }
+}
+
+/// Whether an HTTP/2 head is larger than the library lets an HTTP/1 head be. Its own bound for HTTP/2 answers 431 and resets
+/// the stream, and clients act on whichever they see first: it is a second line.
+fn is_head_too_large(request: &Request<Incoming>) -> bool {
+    if request.version() != Version::HTTP_2 {
+        return false;
+    }
+    let target = request.uri().path_and_query();
+    let target = target.map_or(0, |target| target.as_str().len());
+    let lines = request.headers().iter();
+    let bytes: usize = lines
+        .map(|(name, value)| name.as_str().len() + value.len())
+        .sum();
+    request.headers().len() > MAX_HEADER_LINES || target + bytes > MAX_HEAD_BYTES
 }
 
 /// What was asked on a connection.
@@ -327,7 +350,6 @@ impl Drop for InFlight {
 
 fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    // More than 100 header lines are answered with 431 too: the library's default.
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -336,13 +358,14 @@ fn connection_builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX));
+        .max_header_list_size(u32::try_from(2 * MAX_HEAD_BYTES).unwrap_or(u32::MAX));
     builder
 }
 
 #[cfg(test)]
 mod tests {
     use axum::routing::get;
+    use hyper::client::conn::http2;
     use hyper_util::rt::TokioExecutor;
     use prometheus::Registry;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -444,6 +467,14 @@ mod tests {
         answer
     }
 
+    async fn http_2(stream: TcpStream) -> http2::SendRequest<Body> {
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(async move { drop(connection.await) });
+        sender
+    }
+
     #[tokio::test]
     async fn one_connection_serves_request_after_request() {
         let served = serve_with(1, PATIENT).await;
@@ -457,18 +488,12 @@ mod tests {
     #[tokio::test]
     async fn http_2_is_spoken_without_an_upgrade() {
         let served = serve_with(1, PATIENT).await;
-        let (mut sender, connection) = hyper::client::conn::http2::handshake(
-            TokioExecutor::new(),
-            TokioIo::new(served.connect().await),
-        )
-        .await
-        .unwrap();
-        tokio::spawn(async move { drop(connection.await) });
+        let mut sender = http_2(served.connect().await).await;
         for _ in 0..3 {
             let request = Request::get("http://test/").body(Body::empty()).unwrap();
             let response = sender.send_request(request).await.unwrap();
             assert_eq!(response.status(), 200);
-            assert_eq!(response.version(), http::Version::HTTP_2);
+            assert_eq!(response.version(), Version::HTTP_2);
         }
     }
 
@@ -487,6 +512,24 @@ mod tests {
             assert!(!answer.contains("x-quota-"), "{answer}");
             served.until_counted(Rejection::HeadTooLarge, counted).await;
         }
+    }
+
+    #[tokio::test]
+    async fn the_same_holds_for_http_2() {
+        let served = serve_with(9, PATIENT).await;
+        let mut sender = http_2(served.connect().await).await;
+        let request = |lines: usize, bytes: usize| {
+            let mut request = Request::get("http://test/");
+            for _ in 0..lines {
+                request = request.header("x-many", "a".repeat(bytes));
+            }
+            request.body(Body::empty()).unwrap()
+        };
+        for (lines, bytes, status) in [(100, 1, 200), (101, 1, 431), (9, 8 << 10, 431)] {
+            let response = sender.send_request(request(lines, bytes)).await.unwrap();
+            assert_eq!(response.status(), status);
+        }
+        served.until_counted(Rejection::HeadTooLarge, 2).await;
     }
 
     #[tokio::test]
@@ -518,16 +561,16 @@ mod tests {
         ask(&mut stream, "/", "ok").await;
         assert_eq!(rest(&mut stream).await, "");
 
-        let stream = TokioIo::new(served.connect().await);
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
-                .await
-                .unwrap();
-        let connection = tokio::spawn(connection);
+        let mut sender = http_2(served.connect().await).await;
         let request = Request::get("http://test/").body(Body::empty()).unwrap();
         assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
-        let ended = tokio::time::timeout(SURELY, connection).await;
-        drop(ended.expect("the server closes the connection").unwrap());
+        let ended = async {
+            while sender.ready().await.is_ok() {
+                tokio::task::yield_now().await
+            }
+        };
+        let in_time = tokio::time::timeout(SURELY, ended).await;
+        in_time.expect("the server closes the connection");
         assert_eq!(served.protection.counted(Rejection::SlowClient), 0);
     }
 

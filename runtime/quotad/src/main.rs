@@ -170,6 +170,8 @@ fn check(cli: &Cli) -> ExitCode {
 fn log_to_stderr(format: LogFormat, filter: &str) -> Result<(), ParseError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(filter)?)
+        // They would be printed to standard error, which panics where nobody reads it any more.
+        .log_internal_errors(false)
         .with_writer(io::stderr);
     let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
