@@ -116,20 +116,22 @@ async fn forward_auth(
     State(decisions): State<Arc<Decisions>>,
     route: Result<Path<String>, PathRejection>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    request: Request<Body>,
 ) -> Response<Body> {
-    let body = DenialBody::wanted(&headers);
+    let headers = request.headers();
+    let body = DenialBody::wanted(headers);
     let flavour = Flavour::ForwardAuth { body };
-    proxied(&decisions, route, peer, &headers, flavour).await
+    proxied(&decisions, route, peer, headers, flavour).await
 }
 
 async fn auth_request(
     State(decisions): State<Arc<Decisions>>,
     route: Result<Path<String>, PathRejection>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
+    request: Request<Body>,
 ) -> Response<Body> {
-    proxied(&decisions, route, peer, &headers, Flavour::AuthRequest).await
+    let headers = request.headers();
+    proxied(&decisions, route, peer, headers, Flavour::AuthRequest).await
 }
 
 /// Decides for a proxy. The body is never read: it belongs to the backend.

@@ -54,7 +54,7 @@ struct Cli {
     /// Where proxies ask for decisions: an IP address and port, or `unix:/path`; may be repeated
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9100")]
     listen: Vec<ListenAddress>,
-    /// Where operators look: /admin/runtime, /metrics, /livez, /readyz, /healthz
+    /// Where operators look: /admin/runtime, /metrics, /livez, /readyz, /healthz, and POST /admin/reload
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9101")]
     admin_listen: ListenAddress,
     /// A peer whose forwarded headers count: an address, a network, or the word none; may be repeated [default: loopback addresses and unix sockets]
