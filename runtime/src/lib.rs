@@ -1,8 +1,8 @@
 //! The embeddable runtime: decides requests by a compiled quota program.
 //!
 //! A [`Quota`] holds one policy file in force: its program, its counter backend and its metrics. It is cheap to clone and
-//! to share between threads. Requests are handed in as a borrowed [`Request`](request::Request); what comes back is an
-//! [`Outcome`](outcome::Outcome): admit or not, with which status, and what every applicable policy said.
+//! to share between threads. Requests are handed in as a borrowed [`Request`]; what comes back is an
+//! [`Outcome`]: admit or not, with which status, and what every applicable policy said.
 //!
 //! ```
 //! use quota_runtime::Quota;
