@@ -8,4 +8,6 @@
 
 pub mod client;
 pub mod commands;
+pub mod executors;
+pub mod model;
 pub mod services;

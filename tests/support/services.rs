@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process, kill_process_group};
+use rustix::process::{Pid, WaitOptions, kill_process, kill_process_group, waitpid};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 
 use crate::client::{self, Connection};
@@ -86,21 +87,32 @@ fn find(server: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// A port of 127.0.0.1 for a server that cannot tell which one it was given.
+/// An address of 127.0.0.1 for a server that cannot tell which port the system gave it.
 ///
-/// The port is left behind with a connection in `TIME_WAIT` that this end closed: the system gives it to nobody who asks for
-/// any port, yet a server may bind it, as all of them set `SO_REUSEADDR`.
-#[must_use]
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-    let address = listener
-        .local_addr()
-        .expect("a bound socket has an address");
-    let connected = TcpStream::connect(address).expect("the listener is there");
-    let (accepted, _) = listener.accept().expect("a connection waits");
-    drop(accepted);
-    drop(connected);
-    address.port()
+/// It is held by a socket that is bound and does not listen: the system gives the port to nobody who asks for any, yet a
+/// server may bind it, since all of them set `SO_REUSEADDR`.
+#[derive(Debug)]
+pub struct ReservedAddress(TcpSocket);
+
+impl ReservedAddress {
+    /// Reserves one until it is dropped.
+    #[must_use]
+    pub fn reserve() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket can be made");
+        socket
+            .set_reuseaddr(true)
+            .expect("a new socket can be set up");
+        socket
+            .bind((Ipv4Addr::LOCALHOST, 0).into())
+            .expect("a port is free");
+        Self(socket)
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn get(&self) -> SocketAddr {
+        self.0.local_addr().expect("a bound socket has an address")
+    }
 }
 
 /// What came of a program that ran to its end.
@@ -207,6 +219,16 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         assert!(self.ended.is_none(), "{} has ended", self.name);
         kill_process(self.pid(), signal).expect("a child of ours can be signalled");
+    }
+
+    /// Stops it, so that the system still accepts connections for it and nobody answers.
+    #[track_caller]
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED)
+            .expect("a child of ours can be waited for")
+            .expect("it was waited for");
+        assert!(status.stopped(), "{}: {status:?}", self.name);
     }
 
     /// Ends the whole group at once.
@@ -496,7 +518,7 @@ impl Echo {
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
-    address: SocketAddr,
+    address: ReservedAddress,
     _folder: TempDir,
 }
 
@@ -505,7 +527,7 @@ impl Nginx {
     /// `address` accepts.
     #[must_use]
     #[track_caller]
-    pub fn start(program: &Path, files: &[(&str, &str)], address: SocketAddr) -> Self {
+    pub fn start(program: &Path, files: &[(&str, &str)], address: ReservedAddress) -> Self {
         // Workers change their user if nginx is started by root, and must still reach the folder.
         let folder = {
             use std::os::unix::fs::PermissionsExt as _;
@@ -529,7 +551,9 @@ impl Nginx {
             ])
             .arg(folder.path());
         let mut process = Process::start("nginx", &mut command);
-        process.wait_for("nginx to accept", |_| TcpStream::connect(address).ok());
+        process.wait_for("nginx to accept", |_| {
+            TcpStream::connect(address.get()).ok()
+        });
         Self {
             process,
             address,
@@ -540,13 +564,13 @@ impl Nginx {
     /// A connection to it.
     #[must_use]
     pub fn connect(&self) -> Connection {
-        Connection::open(self.address)
+        Connection::open(self.address())
     }
 
     /// Where it listens.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.address.get()
     }
 
     /// Its error log.
