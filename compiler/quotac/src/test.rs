@@ -43,6 +43,7 @@ pub fn run(options: &TestOptions, out: &mut dyn Write, err: &mut dyn Write) -> i
     let engine = Engine {
         plugins: options.plugins.clone(),
         limits: options.limits,
+        waiting: false,
     };
     let mut counts = Counts::default();
     let mut could_not_run = !found.errors.is_empty();

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quota_compiler::settings::IN_MEMORY;
 use quota_compiler::{Limits, compile};
-use quota_plugin_sdk::abi::{quota_plugin, quota_str};
+use quota_plugin_sdk::abi::{
+    QUOTA_CAP_BLOCKING, QUOTA_CAP_NATIVE_BATCH, QUOTA_CAP_REMOTE, quota_plugin, quota_str,
+};
 use quota_plugin_sdk::{
     Backend, Capabilities, Context, Decision, Diagnostics, Exported, Failure, Health, HealthState,
     Item, WindowKind,
@@ -28,6 +30,9 @@ pub struct Engine {
     pub plugins: PluginOptions,
     /// Bounds on policy files.
     pub limits: Limits,
+    /// Whether checks of a remote backend travel together and are waited for, as over a network: decided alike, but by the
+    /// deadlines of the policy file, which are real time.
+    pub waiting: bool,
 }
 
 /// Policies that run on the engine.
@@ -58,7 +63,7 @@ impl Executor for Engine {
         }
         let backend = program.backend();
         let opened = if backend.is_remote() {
-            open_on_stand_in(builder, &backend.kind, name, bytes)
+            open_on_stand_in(builder, table_of(&backend.kind, self.waiting), name, bytes)
         } else if &*backend.kind != IN_MEMORY && self.plugins.none {
             return Err(NotOpened::Other(format!(
                 "the backend kind `{}` needs its plugin, and plugins are not to be loaded",
@@ -96,11 +101,8 @@ impl Decides for OpenEngine {
             query: Some(request.query()),
             headers: &request.headers,
         };
-        let decided = self
-            .quota
-            .decide_inline(&request, now)
-            .map_err(|error| error.to_string())?;
-        Ok(actual(&decided))
+        // Inside the call, unless the backend is one that is waited for.
+        Ok(actual(&self.quota.decide_blocking(&request, now)))
     }
 }
 
@@ -150,32 +152,41 @@ static MAKING_ONE: Mutex<()> = Mutex::new(());
 
 fn open_on_stand_in(
     builder: quota_runtime::Builder,
-    kind: &str,
+    table: &'static quota_plugin,
     name: &str,
     bytes: &[u8],
 ) -> Result<(Quota, Option<Arc<Script>>), OpenError> {
     let script = Arc::new(Script::default());
     let one_at_a_time = lock(&MAKING_ONE);
     *lock(&SCRIPT_OF_NEXT) = Some(Arc::clone(&script));
-    let quota = builder.stand_in(table_of(kind)).open_text(name, bytes);
+    let quota = builder.stand_in(table).open_text(name, bytes);
     *lock(&SCRIPT_OF_NEXT) = None;
     drop(one_at_a_time);
     Ok((quota?, Some(script)))
 }
 
-/// The stand-in's table under the name `kind`. Tables live as long as the process; there is one for each kind.
-fn table_of(kind: &str) -> &'static quota_plugin {
-    static TABLES: Mutex<Vec<(&str, &quota_plugin)>> = Mutex::new(Vec::new());
+/// The stand-in's table under the name `kind`. Tables live as long as the process; there are two for each kind.
+fn table_of(kind: &str, waiting: bool) -> &'static quota_plugin {
+    static TABLES: Mutex<Vec<(&str, bool, &quota_plugin)>> = Mutex::new(Vec::new());
     let mut tables = lock(&TABLES);
-    if let Some((_, table)) = tables.iter().find(|(known, _)| *known == kind) {
+    let known = tables
+        .iter()
+        .find(|(known, known_waiting, _)| (*known, *known_waiting) == (kind, waiting));
+    if let Some((.., table)) = known {
         return table;
     }
     let name: &'static str = String::from(kind).leak();
+    let inline = Exported::<StandIn>::TABLE;
     let table = Box::leak(Box::new(quota_plugin {
         kind: quota_str::new(name),
-        ..Exported::<StandIn>::TABLE
+        capabilities: if waiting {
+            QUOTA_CAP_BLOCKING | QUOTA_CAP_REMOTE | QUOTA_CAP_NATIVE_BATCH
+        } else {
+            inline.capabilities
+        },
+        ..inline
     }));
-    tables.push((name, table));
+    tables.push((name, waiting, table));
     table
 }
 
@@ -194,7 +205,7 @@ impl Backend for StandIn {
     const NAME: &'static str = "Stand-in for a remote backend";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const VENDOR: &'static str = "The quota engine authors";
-    // Decides inside the call: the deadlines of a policy file are real time, and cases have none.
+    // Decides inside the call where nothing else is asked for: the deadlines of a policy file are real time, and cases have none.
     const CAPABILITIES: Capabilities = Capabilities::INLINE.remote();
     const OPTIONS_SCHEMA: &'static str = r#"{"type":"object"}"#;
 
