@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http::Method;
 use quota_test_support::client::{Answer, Connection, request};
 use quota_test_support::services::{
-    Echo, Nginx, Quotad, Relay, Signal, find_or_skip, free_port, wait_for,
+    Echo, Nginx, Quotad, Relay, ReservedAddress, find_or_skip, wait_for,
 };
 
 use crate::policy_file::{CENTURY, PolicyFile, per_tenant};
@@ -46,11 +46,14 @@ impl Recipe {
     }
 
     fn start(self, program: &Path, quotad: SocketAddr, backend: SocketAddr) -> Nginx {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let address = ReservedAddress::reserve();
         let recipe = self
             .with("server 127.0.0.1:9100;", &format!("server {quotad};"))
             .with("server 127.0.0.1:9200;", &format!("server {backend};"))
-            .with("listen 127.0.0.1:8080;", &format!("listen {address};"));
+            .with(
+                "listen 127.0.0.1:8080;",
+                &format!("listen {};", address.get()),
+            );
         let main = example("nginx.conf");
         let files = [("nginx.conf", &*main), ("quota.conf", &*recipe.quota)];
         Nginx::start(program, &files, address)
@@ -202,6 +205,21 @@ fn refusals_of_the_backend_itself_pass_untouched() {
         assert_eq!(answer.header("retry-after"), None);
         assert!(answer.header("ratelimit").is_some());
     }
+}
+
+#[test]
+fn a_refusal_of_nginx_itself_stays_what_it_is() {
+    let recipe = Recipe::patient().with(
+        "    location /api/ {",
+        "    location /private/ { deny all; }\n    location /api/ {",
+    );
+    let Some(stack) = Stack::start_with(&per_tenant(100), &[], recipe) else {
+        return;
+    };
+    let refused = stack.get("/private/", &[(TENANT, "kite")]);
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.header("retry-after"), None);
+    assert_eq!(refused.header("ratelimit"), None);
 }
 
 #[test]
@@ -375,11 +393,11 @@ fn requests_pass_while_quotad_is_down_and_are_decided_again_when_it_is_back() {
 
 #[test]
 fn requests_pass_while_quotad_does_not_answer() {
-    let Some(stack) = Stack::start_with(&per_tenant(1), &[], Recipe::shipped()) else {
+    let Some(mut stack) = Stack::start_with(&per_tenant(1), &[], Recipe::shipped()) else {
         return;
     };
-    // The connection is still accepted, by the system: only the time limit helps.
-    stack.quotad.signal(Signal::STOP);
+    // Connections are still accepted: only the time limit helps.
+    stack.quotad.process().stop();
     let since = Instant::now();
     assert_passed(&stack.get("/api/", &[]));
     assert!(since.elapsed() < Duration::from_secs(1));
