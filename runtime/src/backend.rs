@@ -137,7 +137,9 @@ impl PluginKinds {
     fn known(&self) -> Vec<String> {
         let linked_in = self.linked_in.iter().map(|plugin| plugin.kind().to_owned());
         let found = self.search.iter().flat_map(SearchPath::kinds);
-        let mut known: Vec<_> = linked_in.chain(found).collect();
+        // The compiler knows `redis` without its plugin.
+        let redis = [REDIS.to_owned()];
+        let mut known: Vec<_> = linked_in.chain(found).chain(redis).collect();
         known.sort();
         known.dedup();
         known
@@ -184,6 +186,12 @@ impl BackendKinds for PluginKinds {
                     "no plugin for `{kind}` was found in {}",
                     self.searched().join(", ")
                 )))
+            }
+            // A library that the file names and nobody has is a matter of the library, whatever the kind.
+            Err(Missing::NotLoaded(error @ LoadError::NotFound { .. })) if plugin.is_some() => {
+                Err(Unresolved::Refused {
+                    reason: full_text(&error),
+                })
             }
             Err(Missing::NotLoaded(LoadError::NotFound { .. })) => Err(Unresolved::Unknown {
                 known: self.known(),
@@ -651,4 +659,46 @@ fn wait_until_ready(store: &Store, kind: &str, time: Duration) -> Result<(), Bac
         std::thread::sleep(READY_POLL);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A search path without any library.
+    fn nowhere() -> PluginKinds {
+        let search = SearchPath::only(vec![PathBuf::from("/nonexistent")]);
+        PluginKinds::new(Some(search)).unwrap()
+    }
+
+    #[test]
+    fn a_kind_without_a_library_is_unknown_and_redis_is_not() {
+        let Err(Unresolved::Unknown { known, searched }) = nowhere().resolve("acme", None, None)
+        else {
+            panic!("nobody answers for `acme`");
+        };
+        assert_eq!(known, ["in_memory", "redis"]);
+        assert_eq!(searched, ["/nonexistent"]);
+        let redis = nowhere().resolve("redis", None, None).unwrap();
+        assert!(redis.remote && redis.options.is_none());
+        assert_eq!(
+            redis.unchecked_reason.unwrap(),
+            "no plugin for `redis` was found in /nonexistent"
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_named_and_not_there_is_what_is_wrong() {
+        for kind in ["in_memory", "acme"] {
+            let Err(Unresolved::Refused { reason }) =
+                nowhere().resolve(kind, Some("nope.so"), None)
+            else {
+                panic!("there is no `nope.so`");
+            };
+            assert!(
+                reason.starts_with("no `nope.so` in /nonexistent"),
+                "{reason}"
+            );
+        }
+    }
 }
