@@ -110,6 +110,20 @@ fn unsafe_code_stands_at_the_plugin_boundary_and_in_the_scanner() {
     assert!(text("runtime/src/lib.rs").contains("#![forbid(unsafe_code)]"));
 }
 
+/// Every place in the code of `paths` that names one of `strangers`.
+fn named(paths: &[String], strangers: &[&str]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for path in paths {
+        for (number, line) in code_lines(path) {
+            let found = strangers
+                .iter()
+                .filter(|stranger| line.contains(**stranger));
+            faults.extend(found.map(|stranger| format!("{path}:{number}: {stranger}")));
+        }
+    }
+    faults
+}
+
 #[test]
 fn the_engine_knows_no_server_and_no_backend() {
     let pure = [
@@ -124,18 +138,10 @@ fn the_engine_knows_no_server_and_no_backend() {
         "crate::backend",
         "crate::metrics",
     ];
-    let mut faults = Vec::new();
-    for module in pure {
-        let path = format!("runtime/src/{module}.rs");
-        for (number, line) in code_lines(&path) {
-            for stranger in strangers {
-                if line.contains(stranger) {
-                    faults.push(format!("{path}:{number}: {stranger}"));
-                }
-            }
-        }
-    }
-    none(&faults);
+    none(&named(
+        &pure.map(|module| format!("runtime/src/{module}.rs")),
+        &strangers,
+    ));
 }
 
 #[test]
@@ -147,26 +153,9 @@ fn programs_and_the_ir_know_nothing_of_the_front_end() {
         "crate::check",
         "crate::codes",
     ];
-    let mut faults = Vec::new();
     let mut paths = files("compiler/src/program", ".rs");
-    paths.extend(
-        [
-            "compiler/src/ir.rs",
-            "compiler/src/terms.rs",
-            "compiler/src/settings.rs",
-        ]
-        .map(str::to_owned),
-    );
-    for path in paths {
-        for (number, line) in code_lines(&path) {
-            for stranger in strangers {
-                if line.contains(stranger) {
-                    faults.push(format!("{path}:{number}: {stranger}"));
-                }
-            }
-        }
-    }
-    none(&faults);
+    paths.extend(["ir", "terms", "settings"].map(|module| format!("compiler/src/{module}.rs")));
+    none(&named(&paths, &strangers));
 }
 
 #[test]
