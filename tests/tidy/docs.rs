@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use quota_compiler::backend_kind::KnownKinds;
+use quota_compiler::{Limits, compile};
 use quota_runtime::metrics::{BACKEND_HEALTH, POLICY_OUTCOMES};
 use quota_test_support::commands::built;
 
@@ -105,6 +107,57 @@ fn the_shadow_quickstart_is_the_same_in_shadow() {
             &"enforcement: shadow".to_owned()
         )]
     );
+}
+
+/// Every block of YAML in the book and the README, with the line it begins at.
+fn yaml_blocks() -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut documents = files("book/src", ".md");
+    documents.push("README.md".to_owned());
+    for path in documents {
+        let text = text(&path);
+        let mut lines = text.lines().enumerate();
+        while let Some((number, line)) = lines.next() {
+            if line.trim() == "```yaml" {
+                let block: String = lines
+                    .by_ref()
+                    .map(|(_, line)| line)
+                    .take_while(|line| line.trim() != "```")
+                    .flat_map(|line| [line, "\n"])
+                    .collect();
+                blocks.push((format!("{path}:{}", number + 1), block));
+            }
+        }
+    }
+    blocks
+}
+
+#[test]
+fn policies_and_cases_in_the_book_are_in_order() {
+    let mut faults = Vec::new();
+    let mut checked = 0;
+    for (place, block) in yaml_blocks() {
+        // An included file has tests of its own; a comment alone is an editor's; other tools say whose file it is.
+        let is_ours = !block.starts_with("{{#include") && !block.starts_with("# ");
+        if !is_ours {
+            continue;
+        }
+        checked += 1;
+        let diagnostics = if block.starts_with("cases:") {
+            let read = quotac::cases::read::read(&place, block.as_bytes(), Limits::default());
+            read.err()
+                .map(|unreadable| unreadable.diagnostics)
+                .unwrap_or_default()
+        } else {
+            compile(&place, block.as_bytes(), Limits::default(), &KnownKinds)
+                .checked
+                .diagnostics
+        };
+        let errors = diagnostics.iter().filter(|found| found.is_error());
+        faults.extend(errors.map(|error| format!("{place}: {}", error.message)));
+    }
+    assert!(checked >= 3, "{checked}");
+    none(&faults);
 }
 
 /// The long flags that `--help` of a command lists.

@@ -116,7 +116,8 @@ async fn alive() -> &'static str {
 }
 
 /// Ready: a program is in force, the listeners are bound and the daemon is not draining. A backend that is down does not
-/// count: taking every daemon out of service would turn degraded quotas into refused or unlimited traffic.
+/// count: taking every daemon out of service would turn degraded quotas into refused or unlimited traffic. Nor does a refused
+/// change of the policy file, since the former one is in force; it is told all the same.
 async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Response<Body> {
     let checks = [
         ("policy file in force", true),
@@ -135,6 +136,9 @@ async fn ready(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Re
             let mark = if holds { "[+]" } else { "[-]" };
             text.push_str(&format!("{mark} {check}\n"));
         }
+    }
+    if !admin.reloads.last().successful {
+        text.push_str("[!] the policy file as last read is refused, see /admin/runtime\n");
     }
     text.push_str(if is_ready { "ready\n" } else { "not ready\n" });
     let status = if is_ready {
@@ -346,6 +350,10 @@ policies:
         let total = |result| format!("quotad_config_reloads_total{{result=\"{result}\"}}");
         assert_eq!(daemon.metric(&total("success")).await, "1");
         assert_eq!(daemon.metric(&total("failure")).await, "1");
+        // Ready all the same, with a word about it.
+        daemon.phase.bind();
+        let ready = "[!] the policy file as last read is refused, see /admin/runtime\nready\n";
+        assert_eq!(daemon.get("/readyz").await, (200, ready.to_owned()));
     }
 
     #[tokio::test]
