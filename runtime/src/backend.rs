@@ -422,7 +422,7 @@ impl Primary {
     /// What the plugin says of its last failure, if that was one of this kind.
     pub(crate) fn failure_detail(&self, failure: BackendFailure) -> Option<String> {
         let health = self.instance()?.health();
-        let same = health.reason.map(BackendFailure::from) == Some(failure);
+        let same = health.last_failure.map(BackendFailure::from) == Some(failure);
         health.last_error.filter(|_| same)
     }
 

@@ -108,6 +108,36 @@ fn health(quota: &Quota) -> Vec<String> {
 }
 
 #[test]
+fn a_full_store_says_so_to_operators() {
+    let text = "
+enabled: true
+backend: { kind: in_memory, max_entries: 1 }
+policies:
+  - { name: a, selector: { client: { key: client_ip } }, burst: { requests: 1, window_secs: 10 } }
+";
+    let quota = Quota::builder()
+        .open_text("policies.yaml", text.as_bytes())
+        .unwrap();
+    let headers: [(&str, &str); 0] = [];
+    let decide = |client| {
+        let request = Request {
+            route: None,
+            client: ClientAddress::parse(client),
+            query: None,
+            headers: &headers,
+        };
+        let decided = quota.decide_inline(&request, UnixMillis(1_000)).unwrap();
+        decided.status
+    };
+    assert_eq!((decide("198.18.0.1"), decide("198.18.0.2")), (200, 503));
+    let status = quota.status().backend_status;
+    assert_eq!(
+        status.recent_errors[0].detail.as_deref(),
+        Some("at capacity: every bucket is active, so new keys are refused")
+    );
+}
+
+#[test]
 fn every_check_of_a_request_is_asked() {
     let script = Script::new("together");
     let quota = open(&text(&script, "", "", THREE));

@@ -121,11 +121,12 @@ impl RateLimit {
     }
 }
 
-/// The last text a plugin gave for its failures.
+/// What a plugin last said of its failures.
 #[derive(Debug, Default)]
-struct ErrorText {
+struct Reported {
     limit: RateLimit,
-    text: Option<String>,
+    /// Class and text.
+    last: Option<(Option<BackendFailure>, String)>,
 }
 
 /// What an instance's callbacks work on; outlives the instance as long as an answer is awaited.
@@ -135,7 +136,7 @@ pub(crate) struct Shared {
     kind: Box<str>,
     pub(crate) tickets: Tickets,
     log_limit: Mutex<RateLimit>,
-    error: Mutex<ErrorText>,
+    error: Mutex<Reported>,
     late: AtomicU64,
     nonsense: AtomicU64,
     meaningless: AtomicU64,
@@ -213,9 +214,9 @@ impl Shared {
         );
     }
 
-    /// The failure text last reported.
-    pub(crate) fn last_error(&self) -> Option<String> {
-        self.error.lock().text.clone()
+    /// The failure last reported: its class and text.
+    pub(crate) fn last_error(&self) -> Option<(Option<BackendFailure>, String)> {
+        self.error.lock().last.clone()
     }
 
     /// Answers a ticket on behalf of the plugin; counts what makes no sense.
@@ -388,8 +389,8 @@ unsafe extern "C" fn log(ctx: *mut c_void, level: u32, target: quota_str, text: 
     log_line(level, &instance.kind, &target, &text);
 }
 
-/// Only the text is kept: the class comes with each result as its code.
-unsafe extern "C" fn report_error(ctx: *mut c_void, _error_class: u32, text: quota_str) {
+/// Keeps what was reported last, for operators: what becomes of a check is told by its result.
+unsafe extern "C" fn report_error(ctx: *mut c_void, error_class: u32, text: quota_str) {
     let Some(instance) = instance(ctx) else {
         return;
     };
@@ -397,7 +398,8 @@ unsafe extern "C" fn report_error(ctx: *mut c_void, _error_class: u32, text: quo
     let (admitted, _) = error.limit.admit(Duration::from_nanos(mono_ns()));
     if admitted {
         // SAFETY: the plugin passes text that can be read during the call (the ABI of `report_error`).
-        error.text = Some(unsafe { harmless(text, ERROR_TEXT_MAX) });
+        let text = unsafe { harmless(text, ERROR_TEXT_MAX) };
+        error.last = Some((class(error_class), text));
     }
 }
 

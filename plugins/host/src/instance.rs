@@ -167,6 +167,8 @@ pub struct Health {
     pub since_unix_ms: Option<u64>,
     /// Text of the last failure, without secrets.
     pub last_error: Option<String>,
+    /// Which failure that text is about, where the plugin says so.
+    pub last_failure: Option<BackendFailure>,
     /// Rules of the ABI the plugin broke.
     pub faults: Faults,
 }
@@ -441,9 +443,17 @@ impl Instance {
         };
         let reported = text.get(..health.error_len).unwrap_or(&text);
         let reported = harmless_bytes(reported, false);
+        let reason = class(health.reason);
+        let (last_failure, last_error) = if reported.is_empty() {
+            self.shared
+                .last_error()
+                .map_or((None, None), |(class, text)| (class, Some(text)))
+        } else {
+            (reason, Some(reported))
+        };
         Health {
             state,
-            reason: class(health.reason),
+            reason,
             inflight: if self.is_inline() {
                 health.inflight
             } else {
@@ -452,9 +462,8 @@ impl Instance {
             entries: health.entries,
             capacity: Some(health.capacity).filter(|&capacity| capacity > 0),
             since_unix_ms: Some(health.since_unix_ms).filter(|&since| since > 0),
-            last_error: Some(reported)
-                .filter(|text| !text.is_empty())
-                .or_else(|| self.shared.last_error()),
+            last_error,
+            last_failure,
             faults,
         }
     }

@@ -137,10 +137,9 @@ fn unknown_codes_and_holes_are_errors_and_counted() {
 fn a_negative_return_is_the_answer_to_every_item() {
     let zoo = instance(ASYNC, "unavailable", "negative");
     assert_eq!(send(&zoo).wait_until(None), [UNAVAILABLE; 2]);
-    assert_eq!(
-        zoo.health().last_error.as_deref(),
-        Some("the zoo\\nis closed")
-    );
+    let health = zoo.health();
+    assert_eq!(health.last_error.as_deref(), Some("the zoo\\nis closed"));
+    assert_eq!(health.last_failure, Some(BackendFailure::Unavailable));
 }
 
 #[test]
