@@ -287,10 +287,13 @@ fn check_keywords(
         };
         if !names.iter().any(|name| is_of_type(value, name)) {
             let expected = names.join(" or ");
-            found.push(fault(
-                "wrong-type",
-                format!("expected {expected}, found {}", type_of(value)),
-            ));
+            found.push(
+                fault(
+                    "wrong-type",
+                    format!("expected {expected}, found {}", type_of(value)),
+                )
+                .with_help(format!("give a value of type {expected}")),
+            );
             return;
         }
     }
@@ -318,12 +321,18 @@ fn check_keywords(
         if let Some(least) = schema.get("minimum")
             && is_less(value, least)
         {
-            found.push(fault("too-small", format!("less than {least}")));
+            found.push(
+                fault("too-small", format!("less than {least}"))
+                    .with_help(format!("give a number of at least {least}")),
+            );
         }
         if let Some(most) = schema.get("maximum")
             && is_less(most, value)
         {
-            found.push(fault("too-large", format!("more than {most}")));
+            found.push(
+                fault("too-large", format!("more than {most}"))
+                    .with_help(format!("give a number of at most {most}")),
+            );
         }
     }
     if let Some(text) = value.as_str() {
@@ -331,23 +340,26 @@ fn check_keywords(
         if let Some(least) = schema.get("minLength").and_then(Value::as_u64)
             && length < least
         {
-            found.push(fault(
-                "too-short",
-                format!("shorter than {least} characters"),
-            ));
+            found.push(
+                fault("too-short", format!("shorter than {least} characters"))
+                    .with_help(format!("give at least {least} characters")),
+            );
         }
         if let Some(most) = schema.get("maxLength").and_then(Value::as_u64)
             && length > most
         {
-            found.push(fault("too-long", format!("longer than {most} characters")));
+            found.push(
+                fault("too-long", format!("longer than {most} characters"))
+                    .with_help(format!("give at most {most} characters")),
+            );
         }
         if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
             && !Regex::new(pattern).is_ok_and(|regex| regex.is_match(text))
         {
-            found.push(fault(
-                "pattern",
-                format!("does not match the pattern `{pattern}`"),
-            ));
+            found.push(
+                fault("pattern", format!("does not match the pattern `{pattern}`"))
+                    .with_help("give a text of that form"),
+            );
         }
     }
     if let Some(members) = value.as_object() {
@@ -395,11 +407,12 @@ fn check_members(
     let required = schema.get("required").and_then(Value::as_array);
     for name in required.into_iter().flatten().filter_map(Value::as_str) {
         if !members.contains_key(name) {
-            found.push(OptionDiagnostic::error(
+            let missing = OptionDiagnostic::error(
                 "missing-option",
                 pointer,
                 format!("option `{name}` is required"),
-            ));
+            );
+            found.push(missing.with_help(format!("add `{name}`")));
         }
     }
 }
@@ -519,6 +532,12 @@ mod tests {
     #[track_caller]
     fn check(options: &Value, expected: &[(&str, &str)]) {
         let found = schema().check(options);
+        for fault in &found {
+            assert!(
+                fault.severity != Severity::Error || fault.help.is_some(),
+                "{fault:?}"
+            );
+        }
         let found: Vec<_> = found
             .iter()
             .map(|d| (d.code.as_str(), d.pointer.as_str()))
