@@ -9,6 +9,7 @@
     reason = "it serves tests, where a panic is how a failure is told"
 )]
 
+mod backends;
 mod properties;
 
 use std::fs;

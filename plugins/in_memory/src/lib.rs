@@ -103,6 +103,7 @@ export_backend!(InMemory);
 
 #[cfg(test)]
 mod tests {
+    use quota_plugin_host::suite::{self, Outcome, Subject};
     use quota_plugin_host::{
         BackendFailure, HealthState, Instance, Item, Plugin, Settings, Verdict, Window, WindowKind,
     };
@@ -111,6 +112,26 @@ mod tests {
     use super::*;
 
     const T: u64 = 1_760_000_000_000;
+
+    #[test]
+    fn it_does_what_every_backend_must() {
+        let subject = Subject {
+            plugin: Plugin::builtin(plugin()).expect("a table that keeps the rules"),
+            options: json!({}),
+            settings: Settings {
+                key_prefix: "suite".to_owned(),
+                ..Settings::default()
+            },
+            now_unix_ms: T,
+        };
+        let reports = suite::run(&subject);
+        let failed: Vec<_> = reports.iter().filter(|report| report.failed()).collect();
+        assert!(failed.is_empty(), "{failed:#?}");
+        let passed = reports
+            .iter()
+            .filter(|report| report.outcome == Outcome::Passed);
+        assert!(passed.count() > 20, "{reports:#?}");
+    }
 
     fn instance(max_entries: u64) -> Instance {
         let plugin = Plugin::builtin(plugin()).expect("a table that keeps the rules");
