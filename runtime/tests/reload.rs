@@ -321,6 +321,96 @@ fn order_other_policies_and_capacity_keep_what_is_used() {
     assert_eq!(decide(&quota), Decision::Denied);
 }
 
+/// A policy on all routes or some, of a tenant's header, with these windows.
+fn policy(name: &str, routes: &str, header: &str, windows: &str) -> String {
+    format!(
+        "enabled: true\npolicies:\n  - name: {name}\n    route_allowlist: [{routes}]\n    selector: {{tenant: {{key: 'header:{header}'}}}}\n{windows}"
+    )
+}
+
+const BURST: &str = "    burst: {requests: 2, window_secs: 10}\n";
+const SUSTAINED: &str = "    sustained: {requests: 3, window_secs: 3600}\n";
+
+/// A request of route `login` whose tenant stands in two headers.
+fn remaining(quota: &Quota) -> (Option<u64>, Option<u64>) {
+    let headers = [("x-tenant-id", "acme"), ("x-org", "acme")];
+    let request = Request {
+        route: Some("login"),
+        client: ClientAddress::Unknown,
+        query: None,
+        headers: &headers,
+    };
+    let decided = quota.decide_inline(&request, NOW).unwrap();
+    let policy = &decided.policies[0];
+    let left = |window: Option<_>| {
+        window.map(|window: quota_runtime::outcome::WindowState| window.remaining)
+    };
+    (left(policy.burst), left(policy.sustained))
+}
+
+#[test]
+fn the_allowlist_the_source_and_the_other_window_keep_what_is_used() {
+    let both = [BURST, SUSTAINED].concat();
+    let quota = open(&policy("a", "", "x-tenant-id", &both));
+    assert_eq!(remaining(&quota), (Some(1), Some(2)));
+    // The same value from another source is the same identity.
+    replace(&quota, &policy("a", "login, pay", "x-org", &both));
+    assert_eq!(remaining(&quota), (Some(0), Some(1)));
+    replace(&quota, &policy("a", "login", "x-org", SUSTAINED));
+    assert_eq!(remaining(&quota), (None, Some(0)));
+    // The burst window was not charged while the policy had none.
+    let roomier = SUSTAINED.replace("requests: 3", "requests: 9");
+    let burst = BURST.replace("requests: 2", "requests: 3");
+    replace(
+        &quota,
+        &policy("a", "login", "x-org", &[&*burst, &roomier].concat()),
+    );
+    assert_eq!(remaining(&quota), (Some(0), Some(5)));
+}
+
+#[test]
+fn another_length_starts_that_window_afresh_and_no_other() {
+    let quota = open(&policy("a", "", "x-org", &[BURST, SUSTAINED].concat()));
+    assert_eq!(remaining(&quota), (Some(1), Some(2)));
+    let longer = BURST.replace("window_secs: 10", "window_secs: 20");
+    replace(
+        &quota,
+        &policy("a", "", "x-org", &[&*longer, SUSTAINED].concat()),
+    );
+    assert_eq!(remaining(&quota), (Some(1), Some(1)));
+    // The former length is counted on: its window has not ended.
+    replace(
+        &quota,
+        &policy("a", "", "x-org", &[BURST, SUSTAINED].concat()),
+    );
+    assert_eq!(remaining(&quota), (Some(0), Some(0)));
+}
+
+#[test]
+fn another_name_is_another_policy_and_the_former_series_are_dropped() {
+    let quota = open(&policy("former", "", "x-org", BURST));
+    assert_eq!(remaining(&quota), (Some(1), None));
+    assert!(quota.render_metrics().contains("policy=\"former\""));
+    replace(&quota, &policy("later", "", "x-org", BURST));
+    let metrics = quota.render_metrics();
+    assert!(!metrics.contains("policy=\"former\""), "{metrics}");
+    assert!(metrics.contains("policy=\"later\""), "{metrics}");
+    assert_eq!(remaining(&quota), (Some(1), None));
+}
+
+#[test]
+fn counts_of_a_policy_that_stays_go_on_over_a_reload() {
+    let quota = open(&policy("a", "", "x-org", BURST));
+    assert_eq!(remaining(&quota), (Some(1), None));
+    replace(&quota, &policy("a", "", "x-org", SUSTAINED));
+    assert_eq!(remaining(&quota), (None, Some(2)));
+    let metrics = quota.render_metrics();
+    let allowed = metrics
+        .lines()
+        .find(|line| line.contains("policy=\"a\"") && line.contains("decision=\"allowed\""));
+    assert!(allowed.unwrap().ends_with(" 2"), "{metrics}");
+}
+
 #[test]
 fn disabling_and_enabling_keeps_what_is_used() {
     let quota = open(&policies(1));
