@@ -10,6 +10,7 @@
 )]
 
 mod backends;
+mod elsewhere;
 mod properties;
 
 use std::fs;
