@@ -1,4 +1,5 @@
-//! What one check of the store costs, and what one bucket weighs. `cargo bench -p quota-backend-in-memory`.
+//! What one check of the store costs, and what one bucket weighs. `cargo bench -p quota-backend-in-memory`, or with
+//! `-- 1 1000` for some populations only.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,10 +13,13 @@ const ROUNDS: usize = 7;
 fn main() {
     // `cargo test` runs benches too, to see that they work.
     let quick = !std::env::args().any(|arg| arg == "--bench");
-    let populations: &[u32] = if quick {
-        &[1, 64]
-    } else {
-        &[1, 1_000, 100_000, 1_000_000]
+    let asked: Vec<u32> = std::env::args()
+        .filter_map(|argument| argument.parse().ok())
+        .collect();
+    let populations: &[u32] = match (quick, &asked[..]) {
+        (true, _) => &[1, 64],
+        (false, []) => &[1, 1_000, 100_000, 1_000_000],
+        (false, asked) => asked,
     };
     let checks: u32 = if quick { 1_000 } else { 2_000_000 };
     report("keys    path     ns/check   bytes/bucket (keys of 49 bytes, two windows)");

@@ -7,7 +7,7 @@
 use crate::bucket::Bucket;
 
 /// Buckets of a chunk.
-const CHUNK: usize = 32;
+const CHUNK: usize = 16;
 
 /// Slots of the smallest table.
 const LEAST_SLOTS: usize = 8;
