@@ -144,6 +144,7 @@ pub struct Evaluation<'a> {
     stopped_by: Option<usize>,
     retry_after_secs: Option<u32>,
     instructions_read: usize,
+    sources_read: usize,
 }
 
 impl<'a> Evaluation<'a> {
@@ -172,6 +173,7 @@ impl<'a> Evaluation<'a> {
             stopped_by: None,
             retry_after_secs: None,
             instructions_read: 0,
+            sources_read: 0,
         }
     }
 
@@ -198,6 +200,12 @@ impl<'a> Evaluation<'a> {
     #[must_use]
     pub const fn instructions_read(&self) -> usize {
         self.instructions_read
+    }
+
+    /// How many sources were read from the request so far: each that an applicable policy needed, once.
+    #[must_use]
+    pub const fn sources_read(&self) -> usize {
+        self.sources_read
     }
 
     /// What to ask for the policy at `index`. A place beyond the last policy has no identity.
@@ -303,6 +311,7 @@ impl<'a> Evaluation<'a> {
             return &Extracted::Missing;
         };
         value.get_or_insert_with(|| {
+            self.sources_read += 1;
             self.program
                 .source(*id)
                 .map_or(Extracted::Missing, |source| extract(source, self.request))
@@ -822,11 +831,13 @@ policies:
             );
         }
         assert_eq!(*headers.0.lock().unwrap(), ["x-absent", "x-tenant"]);
+        assert_eq!(evaluation.sources_read(), 2);
         assert!(matches!(evaluation.prepare(4), Prepared::Check(_)));
         assert_eq!(
             *headers.0.lock().unwrap(),
             ["x-absent", "x-tenant", "x-late"]
         );
+        assert_eq!(evaluation.sources_read(), 3);
     }
 
     /// The key and windows of the policy at `index`.

@@ -1,9 +1,11 @@
-//! What an evaluation costs: no allocation, and no instruction of a policy that does not apply.
+//! What an evaluation costs: no allocation, and nothing of a policy that does not apply.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     reason = "a test ends where something is not as expected"
 )]
+
+use std::sync::Mutex;
 
 use quota_runtime::clock::UnixMillis;
 use quota_runtime::compiler::backend_kind::KnownKinds;
@@ -11,7 +13,7 @@ use quota_runtime::compiler::program::Program;
 use quota_runtime::compiler::{Limits, compile};
 use quota_runtime::engine::{Answer, Evaluation, Flow, Prepared};
 use quota_runtime::outcome::{BackendFailure, BackendMode, Decision, Outcome, Reason};
-use quota_runtime::request::{ClientAddress, Request};
+use quota_runtime::request::{ClientAddress, HeaderLines, Request};
 
 fn program(text: &str) -> Program {
     let limits = Limits {
@@ -24,8 +26,14 @@ fn program(text: &str) -> Program {
         .unwrap_or_else(|| panic!("{:?}", compiled.checked.diagnostics))
 }
 
-/// Evaluates `request`, every counter giving the same answer; the outcome and the instructions read.
-fn evaluate(program: &Program, request: &Request<'_>, answer: Answer) -> (Outcome, usize) {
+/// What an evaluation read.
+struct Cost {
+    instructions: usize,
+    sources: usize,
+}
+
+/// Evaluates `request`, every counter giving the same answer.
+fn evaluate(program: &Program, request: &Request<'_>, answer: Answer) -> (Outcome, Cost) {
     let mut evaluation = Evaluation::start(program, request, UnixMillis(1_796_000_403_500));
     for index in 0..evaluation.len() {
         let answer = match evaluation.prepare(index) {
@@ -39,8 +47,11 @@ fn evaluate(program: &Program, request: &Request<'_>, answer: Answer) -> (Outcom
             break;
         }
     }
-    let instructions = evaluation.instructions_read();
-    (evaluation.finish(), instructions)
+    let cost = Cost {
+        instructions: evaluation.instructions_read(),
+        sources: evaluation.sources_read(),
+    };
+    (evaluation.finish(), cost)
 }
 
 const ALLOWED: Answer = Answer::Counted {
@@ -147,44 +158,87 @@ fn evaluating_four_policies_over_eight_sources_allocates_nothing() {
     check(shadow, &[], ALLOWED, (Decision::ShadowDenied, missing, 4));
 }
 
-/// Two policies for route `login` among `unrelated` ones for other routes.
+/// What the evaluation of one request touched.
+#[derive(Debug, PartialEq, Eq)]
+struct Touched {
+    policies: usize,
+    instructions: usize,
+    sources: usize,
+    /// The header names looked up.
+    headers: Vec<String>,
+}
+
+/// Headers that note which names are looked up; every name has one line.
+#[derive(Default)]
+struct Noting(Mutex<Vec<String>>);
+
+impl HeaderLines for Noting {
+    fn each<'a>(&'a self, name: &str, visit: &mut dyn FnMut(&'a [u8])) {
+        self.0.lock().unwrap().push(name.to_owned());
+        visit(b"acme");
+    }
+}
+
+/// Two policies for route `login` and one for every route among `unrelated` ones, each for a route of its own and with a
+/// source of its own.
 fn among(unrelated: usize) -> Program {
     use std::fmt::Write as _;
     let mut text = String::from("enabled: true\npolicies:\n");
-    for index in 0..=unrelated {
-        let (name, route) = match index {
-            index if index == unrelated / 2 => ("first".to_owned(), "login".to_owned()),
-            index if index == unrelated => ("second".to_owned(), "login".to_owned()),
-            index => (format!("p{index}"), format!("r{index}")),
-        };
+    for index in 0..unrelated {
+        if index == unrelated / 2 {
+            text.push_str(
+                "- {name: first, route_allowlist: [login], selector: {route: true, tenant: {key: 'header:x-tenant'}}, burst: {requests: 1, window_secs: 9}}\n\
+                 - {name: every, selector: {tenant: {key: 'header:x-tenant'}, client: {key: client_ip}}, burst: {requests: 2, window_secs: 9}}\n",
+            );
+        }
         writeln!(
             text,
-            "- {{name: {name}, route_allowlist: [{route}], selector: {{client: {{key: client_ip}}}}, burst: {{requests: {}, window_secs: 9}}}}",
-            index + 1
+            "- {{name: p{index}, route_allowlist: [r{index}], selector: {{tenant: {{key: 'header:x-{index}'}}}}, burst: {{requests: 3, window_secs: 9}}}}"
         )
         .unwrap();
     }
+    text.push_str("- {name: second, route_allowlist: [login], selector: {token: {key: 'header:x-token'}}, burst: {requests: 4, window_secs: 9}}\n");
     program(&text)
 }
 
+fn touched(program: &Program, route: Option<&str>) -> Touched {
+    let headers = Noting::default();
+    let request = Request {
+        route,
+        client: ClientAddress::parse("192.0.2.7"),
+        query: None,
+        headers: &headers,
+    };
+    let (outcome, cost) = evaluate(program, &request, ALLOWED);
+    assert_eq!(outcome.status, 200);
+    Touched {
+        policies: outcome.policies.len(),
+        instructions: cost.instructions,
+        sources: cost.sources,
+        headers: headers.0.into_inner().unwrap(),
+    }
+}
+
 #[test]
-fn policies_of_other_routes_cost_no_instruction() {
-    let headers: [(&str, &str); 0] = [];
+fn a_request_costs_the_same_among_10_1_000_and_100_000_unrelated_policies() {
     for unrelated in [10, 1_000, 100_000] {
         let program = among(unrelated);
-        let check = |route, expected: (usize, usize)| {
-            let request = Request {
-                route,
-                client: ClientAddress::parse("192.0.2.7"),
-                query: None,
-                headers: &headers,
+        let check = |route, policies, sources, headers: &[&str]| {
+            let expected = Touched {
+                policies,
+                instructions: 2 * policies,
+                sources,
+                headers: headers.iter().map(|name| (*name).to_owned()).collect(),
             };
-            let (outcome, instructions) = evaluate(&program, &request, ALLOWED);
-            assert_eq!((outcome.policies.len(), instructions), expected);
+            assert_eq!(
+                touched(&program, route),
+                expected,
+                "{route:?} among {unrelated}"
+            );
         };
-        check(Some("login"), (2, 4));
-        check(Some("r3"), (1, 2));
-        check(Some("nowhere"), (0, 0));
-        check(None, (0, 0));
+        check(Some("login"), 3, 3, &["x-tenant", "x-token"]);
+        check(Some("r3"), 2, 3, &["x-3", "x-tenant"]);
+        check(Some("nowhere"), 1, 2, &["x-tenant"]);
+        check(None, 1, 2, &["x-tenant"]);
     }
 }
