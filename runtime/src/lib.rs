@@ -434,7 +434,8 @@ impl Quota {
     }
 
     /// Decides `request` at `now` inside the call and shows `visit` the outcome and the program that made it: the cheapest
-    /// form, which shares nothing between threads.
+    /// form, which shares nothing between threads. With four applicable policies over eight sources at most it allocates
+    /// nothing once their counters exist.
     ///
     /// # Errors
     ///

@@ -89,7 +89,7 @@ pub struct FallbackStatus {
 /// The library behind a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PluginStatus {
-    /// Its kind.
+    /// Its name, for people.
     pub name: String,
     /// Its own version.
     pub version: String,
