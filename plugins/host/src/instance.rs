@@ -39,6 +39,11 @@ pub fn zombies() -> u64 {
     ZOMBIES.load(Ordering::Relaxed)
 }
 
+/// Counts an instance that nobody will destroy.
+pub(crate) fn count_zombie() {
+    ZOMBIES.fetch_add(1, Ordering::Relaxed);
+}
+
 /// The keys of the `backend` section that belong to the host (contract §2). The default is that of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -85,8 +90,14 @@ pub enum CreateError {
     /// The plugin claims success and made nothing.
     #[error("the plugin reported success and made no instance")]
     NoInstance,
-    /// The threads of a blocking backend could not be started.
-    #[error("cannot start the threads of a blocking backend")]
+    /// The plugin took longer than it may. What it still makes is left as it is, for ever; counted in [`zombies`].
+    #[error("the plugin made no instance within {} ms", limit.as_millis())]
+    TooSlow {
+        /// The longest it may take.
+        limit: Duration,
+    },
+    /// A thread for the backend could not be started.
+    #[error("cannot start a thread for the backend")]
     Threads(#[source] io::Error),
 }
 
@@ -198,7 +209,7 @@ pub struct Instance {
 
 /// The plugin's pointer.
 #[derive(Clone, Copy, Debug)]
-struct Raw(NonNull<quota_instance>);
+pub(crate) struct Raw(NonNull<quota_instance>);
 
 // SAFETY: a plugin allows `check`, `check_one`, `health` and extensions from any thread at once, and `drain` and `destroy`
 // from another thread than `create` (the ABI); nothing else is done with the pointer.
@@ -206,10 +217,17 @@ unsafe impl Send for Raw {}
 // SAFETY: as for Send.
 unsafe impl Sync for Raw {}
 
+impl Raw {
+    /// What a plugin's `create` made.
+    pub(crate) const fn made(instance: NonNull<quota_instance>) -> Self {
+        Self(instance)
+    }
+}
+
 impl Instance {
     pub(crate) fn new(
         plugin: Plugin,
-        raw: NonNull<quota_instance>,
+        raw: Raw,
         shared: Arc<Shared>,
         pool: Option<Pool>,
         identity: Identity,
@@ -217,7 +235,7 @@ impl Instance {
     ) -> Self {
         let inline = plugin.capabilities().inline();
         Self {
-            raw: Raw(raw),
+            raw,
             check_one: plugin.table().check_one.filter(|_| inline),
             max_key_len: usize::try_from(plugin.max_key_len()).unwrap_or(usize::MAX),
             shared,
@@ -540,7 +558,7 @@ impl Instance {
         if quiet {
             End::Destroyed
         } else {
-            ZOMBIES.fetch_add(1, Ordering::Relaxed);
+            count_zombie();
             End::LeftBehind
         }
     }

@@ -251,27 +251,33 @@ fn judge_path(file: &Path) -> Result<Vec<String>, Refusal> {
         let mode = metadata.mode() & 0o7777;
         // In a sticky folder only the owner of a file can replace it.
         let sticky = metadata.is_dir() && mode & 0o1000 != 0;
-        if mode & 0o002 != 0 && !sticky {
+        let writers = if sticky { 0 } else { mode & 0o022 };
+        if writers & 0o002 != 0 {
             return Err(Refusal::Writable {
                 component: component.display().to_string(),
                 mode,
             });
         }
-        if mode & 0o020 != 0 && !sticky {
+        if writers != 0 {
             warnings.push(format!(
                 "`{}` can be written by its group (mode {mode:04o})",
                 component.display()
             ));
         }
-        let owner = metadata.uid();
-        if owner != 0 && owner != us {
+        if is_stranger(metadata.uid(), us) {
             warnings.push(format!(
-                "`{}` belongs to another user (id {owner})",
-                component.display()
+                "`{}` belongs to another user (id {})",
+                component.display(),
+                metadata.uid()
             ));
         }
     }
     Ok(warnings)
+}
+
+/// Whether a file of `owner` is one of neither root nor `us`.
+const fn is_stranger(owner: u32, us: u32) -> bool {
+    owner != 0 && owner != us
 }
 
 /// The content of a file that no longer changes: equal in two readings 50 ms apart, or known already.
@@ -303,6 +309,9 @@ fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     if !metadata.is_file() {
         return Err(Refusal::NotRegular);
     }
+    if metadata.len() > LIBRARY_MAX {
+        return Err(Refusal::TooLarge { limit: LIBRARY_MAX });
+    }
     // Judged again on what was opened: the path may lead elsewhere by now.
     if metadata.mode() & 0o002 != 0 {
         return Err(Refusal::Writable {
@@ -313,6 +322,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Refusal> {
     let mut content = Vec::new();
     let copied = file.take(LIBRARY_MAX + 1).read_to_end(&mut content);
     copied.map_err(|error| io_refusal("read it", &error))?;
+    // It may have grown meanwhile.
     if u64::try_from(content.len()).unwrap_or(u64::MAX) > LIBRARY_MAX {
         return Err(Refusal::TooLarge { limit: LIBRARY_MAX });
     }
@@ -335,7 +345,15 @@ impl Mapped {
         let library = match library {
             Ok(library) => library,
             Err(error) => {
-                let message = describe_loader_error(&error, &copy.path());
+                let mut message = describe_loader_error(&error, &copy.path());
+                if let PrivateCopy::Folder { folder, .. } = &copy
+                    && forbids_execution(folder)
+                {
+                    message.push_str(&format!(
+                        "; `{}` is mounted with `noexec`, let TMPDIR name a folder that is not",
+                        folder.parent().unwrap_or(folder).display()
+                    ));
+                }
                 copy.discard();
                 return Err(Refusal::NotLoadable { message });
             }
@@ -371,6 +389,30 @@ fn describe_loader_error(error: &libloading::Error, copy: &Path) -> String {
     text.replace(&format!("{}: ", copy.display()), "")
 }
 
+/// Whether the file system of `folder` is mounted with `noexec`, where that can be told.
+#[cfg(target_os = "linux")]
+fn forbids_execution(folder: &Path) -> bool {
+    use std::ffi::CString;
+    use std::mem::MaybeUninit;
+
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let mut about = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and `about` is the place of such a struct.
+    if unsafe { libc::statvfs(path.as_ptr(), about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: filled in by the call above, which succeeded.
+    let about = unsafe { about.assume_init() };
+    about.f_flag & libc::ST_NOEXEC != 0
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn forbids_execution(_folder: &Path) -> bool {
+    false
+}
+
 /// Where the library begins that an address lies in.
 fn library_base(address: *const c_void) -> Option<*mut c_void> {
     let mut info = libc::Dl_info {
@@ -399,7 +441,7 @@ impl PrivateCopy {
         if let Ok(file) = memory_file() {
             return Self::in_memory(file, content);
         }
-        Self::in_folder(content)
+        Self::in_folder(&std::env::temp_dir(), content)
     }
 
     #[cfg(target_os = "linux")]
@@ -416,8 +458,9 @@ impl PrivateCopy {
         Ok(Self::Memory(file))
     }
 
-    fn in_folder(content: &[u8]) -> io::Result<Self> {
-        let mut template: Vec<u8> = std::env::temp_dir()
+    /// In a folder below `base` that only we can enter.
+    fn in_folder(base: &Path, content: &[u8]) -> io::Result<Self> {
+        let mut template: Vec<u8> = base
             .join("quota-plugin-XXXXXX")
             .as_os_str()
             .as_bytes()
@@ -499,4 +542,130 @@ fn memory_file() -> io::Result<File> {
     }
     // SAFETY: a fresh descriptor, owned by nobody else.
     Ok(unsafe { File::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn root_and_we_are_no_strangers() {
+        assert!(!is_stranger(0, 7));
+        assert!(!is_stranger(7, 7));
+        assert!(!is_stranger(0, 0));
+        assert!(is_stranger(8, 7));
+        assert!(is_stranger(7, 0));
+    }
+
+    #[test]
+    fn a_file_is_taken_once_two_readings_of_it_are_equal() {
+        let folder = folder();
+        let file = folder.path().join("library");
+        std::fs::write(&file, "0").unwrap();
+        // Somebody writes after each of the first readings.
+        let written = std::cell::Cell::new(0);
+        let write_until = |end: u32| {
+            written.set(0);
+            let file = &file;
+            let written = &written;
+            move |_: &[u8; 32]| {
+                if written.get() < end {
+                    written.set(written.get() + 1);
+                    std::fs::write(file, written.get().to_string()).unwrap();
+                }
+                false
+            }
+        };
+        let (content, sha256) = read_settled(&file, write_until(3)).unwrap();
+        assert_eq!(content, b"3");
+        assert_eq!(sha256[..], Sha256::digest("3")[..]);
+        let unsettled = read_settled(&file, write_until(u32::MAX)).unwrap_err();
+        assert_eq!(unsettled, Refusal::Unsettled);
+        // What is known needs no second reading.
+        let (content, _) = read_settled(&file, |_| true).unwrap();
+        assert_eq!(content, SETTLE_READINGS.to_string().into_bytes());
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_not_read() {
+        let folder = folder();
+        let file = folder.path().join("library");
+        File::create(&file)
+            .unwrap()
+            .set_len(LIBRARY_MAX + 1)
+            .unwrap();
+        let expected = Refusal::TooLarge { limit: LIBRARY_MAX };
+        assert_eq!(read(&file).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn a_link_that_was_put_in_place_of_a_judged_file_is_not_followed() {
+        let folder = folder();
+        let file = folder.path().join("library");
+        std::fs::write(folder.path().join("other"), "other").unwrap();
+        std::os::unix::fs::symlink("other", &file).unwrap();
+        let refusal = read(&file).unwrap_err();
+        assert!(matches!(
+            refusal,
+            Refusal::Io {
+                action: "open it",
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_copy_in_memory_cannot_be_changed() {
+        let copy = PrivateCopy::in_memory(memory_file().unwrap(), b"content").unwrap();
+        let path = copy.path();
+        assert_eq!(std::fs::read(&path).unwrap(), b"content");
+        let opened = OpenOptions::new().write(true).open(&path).unwrap();
+        assert!((&opened).write_all(b"other").is_err());
+        assert!(opened.set_len(0).is_err());
+        assert!(opened.set_len(100).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"content");
+    }
+
+    #[test]
+    fn where_there_is_no_such_memory_the_copy_lies_in_a_folder_of_our_own() {
+        let base = folder();
+        let copy = PrivateCopy::in_folder(base.path(), b"content").unwrap();
+        let file = copy.path();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(file.parent().unwrap()), 0o700);
+        assert_eq!(mode(&file), 0o500);
+        assert_eq!(std::fs::read(&file).unwrap(), b"content");
+        assert!(PrivateCopy::in_folder(base.path(), b"again").is_ok());
+        copy.keep();
+        assert!(!file.exists() && !file.parent().unwrap().exists());
+        assert!(PrivateCopy::in_folder(&base.path().join("missing"), b"").is_err());
+    }
+
+    /// Held against the kernel's own list, whatever this machine has mounted.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_file_system_without_execution_is_told_from_others() {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mut told = 0;
+        for folder in ["/", "/proc", "/sys", "/dev", "/dev/shm", "/run", "/tmp"] {
+            // The last line of a place is the one that is seen.
+            let line = mounts
+                .lines()
+                .rfind(|line| line.split(' ').nth(1) == Some(folder));
+            if let Some(options) = line.and_then(|line| line.split(' ').nth(3)) {
+                let expected = options.split(',').any(|option| option == "noexec");
+                assert_eq!(forbids_execution(Path::new(folder)), expected, "{folder}");
+                told += 1;
+            }
+        }
+        assert!(told > 0, "{mounts}");
+        assert!(!forbids_execution(Path::new("/nonexistent")));
+    }
 }

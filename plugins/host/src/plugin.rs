@@ -5,18 +5,20 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use quota_plugin_abi::{
     QUOTA_ABI_MAJOR, QUOTA_ABI_MINOR, QUOTA_CAP_BLOCKING, QUOTA_CAP_INLINE, QUOTA_CAP_NATIVE_BATCH,
     QUOTA_CAP_PERSISTENT, QUOTA_CAP_REMOTE, QUOTA_CAP_SHARED, QUOTA_CREATE_SIZE_1_0,
     QUOTA_DIAGNOSTIC_SINK_SIZE_1_0, QUOTA_DIAGNOSTIC_SIZE_1_0, QUOTA_KEY_MAX, QUOTA_MAGIC,
-    QUOTA_OK, QUOTA_PLUGIN_SIZE_1_0, quota_create, quota_diagnostic, quota_diagnostic_sink,
-    quota_host, quota_instance, quota_plugin, quota_str,
+    QUOTA_OK, QUOTA_PLUGIN_SIZE_1_0, quota_create, quota_create_fn, quota_diagnostic,
+    quota_diagnostic_sink, quota_host, quota_instance, quota_plugin, quota_str,
 };
 use serde_json::Value;
 
 use crate::callbacks::{Shared, harmless};
-use crate::instance::{CreateError, Identity, Instance, Settings};
+use crate::instance::{CreateError, Identity, Instance, Raw, Settings, count_zombie};
 use crate::options::{
     Collector, OptionDiagnostic, Schema, Severity, TEXT_MAX, add_new, canonical, has_error,
 };
@@ -26,6 +28,8 @@ use crate::search::is_kind;
 const NAME_MAX: usize = 256;
 const DIAGNOSTIC_TEXT_MAX: usize = 1024;
 const DIAGNOSTIC_CODE_MAX: usize = 32;
+/// The longest a plugin may take to make an instance: it waits for no server.
+const CREATE_LIMIT: Duration = Duration::from_secs(1);
 /// The least `max_limit` a backend may declare: what a double counts exactly.
 const LEAST_MAX_LIMIT: u64 = (1 << 53) - 1;
 
@@ -537,10 +541,12 @@ impl Plugin {
         Identity::of(self.kind(), self.sha256(), settings, &canonical(options))
     }
 
-    /// Makes an instance. Options are validated first; no server is waited for. For the control thread.
+    /// Makes an instance. Options are validated first; no server is waited for, and the plugin for a second at most. Blocks;
+    /// not for a thread that decides requests.
     ///
     /// # Errors
-    /// The options are refused (all findings are in the error), the settings cannot be met, or the plugin failed.
+    /// The options are refused (all findings are in the error), the settings cannot be met, or the plugin failed or took too
+    /// long.
     pub fn create(&self, settings: &Settings, options: &Value) -> Result<Instance, CreateError> {
         let capabilities = self.capabilities();
         if settings.key_prefix.trim().is_empty() {
@@ -567,53 +573,95 @@ impl Plugin {
             .transpose()
             .map_err(CreateError::Threads)?;
         let shared = Shared::register(self.kind(), max_inflight);
-        let host: *const quota_host = shared.host_table();
-        let text = options.to_string();
-        let context = quota_create {
-            struct_size: QUOTA_CREATE_SIZE_1_0,
-            reserved: 0,
-            key_prefix: quota_str::new(&settings.key_prefix),
-            connect_timeout_ms: settings.connect_timeout_ms,
-            command_timeout_ms: settings.command_timeout_ms,
-            max_inflight: settings.max_inflight,
-            max_entries: settings.max_entries,
+        let creation = Creation {
+            create,
+            host: shared.host_table(),
+            settings: settings.clone(),
+            text: options.to_string(),
+            options: options.clone(),
         };
-        let mut made: *mut quota_instance = ptr::null_mut();
-        let (ok, found) = with_sink(options, |sink| {
-            // SAFETY: `create` is a function of the plugin, checked non-null; context, text, sink and `made` outlive the
-            // call, the host table the process.
-            unsafe {
-                create(
-                    &raw const context,
-                    quota_str::new(&text),
-                    host,
-                    sink,
-                    &raw mut made,
-                )
+        match creation.run_for(CREATE_LIMIT, self.kind()) {
+            Ok((raw, found)) => {
+                let identity = self.identity(settings, options);
+                Ok(Instance::new(
+                    self.clone(),
+                    raw,
+                    shared,
+                    pool,
+                    identity,
+                    found,
+                ))
             }
-        });
-        match NonNull::new(made) {
-            Some(made) if ok => Ok(Instance::new(
-                self.clone(),
-                made,
-                shared,
-                pool,
-                self.identity(settings, options),
-                found,
-            )),
-            _ => {
+            Err(error) => {
                 shared.unregister();
-                Err(if ok {
-                    CreateError::NoInstance
-                } else {
-                    CreateError::Failed(found)
-                })
+                Err(error)
             }
         }
     }
 
     pub(crate) fn table(&self) -> &quota_plugin {
         &self.description.table
+    }
+}
+
+/// One call of `create`, with everything it is told.
+struct Creation {
+    create: quota_create_fn,
+    host: &'static quota_host,
+    settings: Settings,
+    text: String,
+    options: Value,
+}
+
+/// The plugin's instance and what it found questionable.
+type Made = Result<(Raw, Vec<OptionDiagnostic>), CreateError>;
+
+impl Creation {
+    /// Calls it on a thread of its own and waits for at most `limit`: a plugin that hangs must not hang whoever reloads.
+    fn run_for(self, limit: Duration, kind: &str) -> Made {
+        let (send, receive) = sync_channel(1);
+        let thread = std::thread::Builder::new().name(format!("quota-create-{kind}"));
+        let run = move || {
+            // Nobody receives what comes too late. The instance is then left as it is: it cannot be told whether the plugin
+            // would end any sooner than it began.
+            let _too_late = send.send(self.run());
+        };
+        thread.spawn(run).map_err(CreateError::Threads)?;
+        receive.recv_timeout(limit).unwrap_or_else(|_| {
+            count_zombie();
+            Err(CreateError::TooSlow { limit })
+        })
+    }
+
+    fn run(&self) -> Made {
+        let context = quota_create {
+            struct_size: QUOTA_CREATE_SIZE_1_0,
+            reserved: 0,
+            key_prefix: quota_str::new(&self.settings.key_prefix),
+            connect_timeout_ms: self.settings.connect_timeout_ms,
+            command_timeout_ms: self.settings.command_timeout_ms,
+            max_inflight: self.settings.max_inflight,
+            max_entries: self.settings.max_entries,
+        };
+        let mut made: *mut quota_instance = ptr::null_mut();
+        let (ok, found) = with_sink(&self.options, |sink| {
+            // SAFETY: `create` is the function of a plugin's table, whose library is never unloaded; context, text, sink and
+            // `made` outlive the call, the host table the process.
+            unsafe {
+                (self.create)(
+                    &raw const context,
+                    quota_str::new(&self.text),
+                    self.host,
+                    sink,
+                    &raw mut made,
+                )
+            }
+        });
+        match NonNull::new(made) {
+            Some(made) if ok => Ok((Raw::made(made), found)),
+            _ if ok => Err(CreateError::NoInstance),
+            _ => Err(CreateError::Failed(found)),
+        }
     }
 }
 

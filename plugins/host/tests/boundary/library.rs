@@ -214,6 +214,8 @@ fn what_is_no_plugin_is_refused() {
     assert!(matches!(refused(load(&text)), Refusal::NotLoadable { .. }));
     let (no_entry, _) = demo("no entry", &["NO_ENTRY"]);
     assert_eq!(refused(load(&no_entry)), Refusal::NoEntry);
+    let (null, _) = demo("null table", &["NULL_TABLE"]);
+    assert_eq!(refused(load(&null)), Refusal::NullTable);
     let directory = folder("directory");
     fs::create_dir(directory.join("libquota_backend_demo.so")).unwrap();
     assert_eq!(refused(load(&directory)), Refusal::NotRegular);

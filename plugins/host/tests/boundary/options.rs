@@ -2,10 +2,13 @@
 
 use std::sync::Mutex;
 
-use quota_plugin_host::{CreateError, LogLevel, OptionDiagnostic, Settings, Severity, set_logger};
+use quota_plugin_host::{
+    CreateError, LogLevel, OptionDiagnostic, Settings, Severity, callbacks_after_destroy,
+    set_logger, zombies,
+};
 use serde_json::{Value, json};
 
-use crate::zoo::{INLINE, instance, plugin, settings};
+use crate::zoo::{Gate, INLINE, instance, plugin, settings};
 
 #[track_caller]
 fn check(options: &Value, expected: &[(Severity, &str, &str)]) {
@@ -88,6 +91,28 @@ fn wrong_options_make_no_instance() {
         .create(&settings(" "), &json!({}))
         .unwrap_err();
     assert!(matches!(blank, CreateError::BlankPrefix));
+}
+
+/// What comes of it later reaches nobody, and its host table stays good.
+#[test]
+fn a_plugin_that_takes_too_long_to_create_is_refused_and_left_behind() {
+    let before = zombies();
+    let error = plugin(INLINE)
+        .create(&settings("slow"), &json!({"mode": "slow_to_create"}))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the plugin made no instance within 1000 ms"
+    );
+    assert!(zombies() > before);
+    let late = callbacks_after_destroy();
+    let gate = Gate::of("slow");
+    gate.wait_for(1);
+    gate.open();
+    // The instance that is made in the end says so to a host that does not know it any more.
+    while callbacks_after_destroy() == late {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -430,6 +430,11 @@ unsafe extern "C" fn create(
         .unwrap_or("honest");
     match mode {
         "makes_nothing" => return QUOTA_OK,
+        "slow_to_create" => {
+            // SAFETY: the prefix outlives the call.
+            let prefix = unsafe { context.key_prefix.as_bytes() };
+            Gate::of(std::str::from_utf8(prefix).unwrap()).pass();
+        }
         "fails_to_create" => {
             // SAFETY: as in `validate`: the same sink, the same options.
             let _refused = unsafe { validate(quota_str::new(r#"{"mode": "refuses"}"#), sink) };
@@ -446,6 +451,9 @@ unsafe extern "C" fn create(
         counters: Mutex::default(),
         max_entries: Mutex::new(context.max_entries),
     };
+    if mode == "slow_to_create" {
+        zoo.say(QUOTA_LOG_INFO, "here at last");
+    }
     if mode == "talks" {
         for line in 0..150 {
             zoo.say(QUOTA_LOG_INFO, &format!("line {line}\nof many"));
