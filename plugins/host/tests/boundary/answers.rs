@@ -293,6 +293,23 @@ fn an_inline_check_allocates_nothing() {
 }
 
 #[test]
+fn what_a_plugin_says_of_its_health_is_read_with_care() {
+    let health = |mode| instance(INLINE, mode, "health").health();
+    assert_eq!(health("honest").state, HealthState::Available);
+    assert_eq!(health("honest").last_error, None);
+    // A return value that means nothing leaves it unknown, and so does an unknown state.
+    assert_eq!(health("health_77").state, HealthState::Unknown);
+    let own = health("health_of_its_own");
+    assert_eq!(own.state, HealthState::Unknown);
+    assert_eq!(own.last_error.as_deref(), Some("slow\\ntoday"));
+    assert_eq!(own.last_failure, Some(BackendFailure::Timeout));
+    assert_eq!(own.since_unix_ms, Some(5));
+    // A length beyond the buffer is cut to it: its zero bytes come out escaped.
+    let text = health("health_too_long").last_error.unwrap();
+    assert_eq!(text, "\\u{0}".repeat(1024));
+}
+
+#[test]
 fn a_new_capacity_reaches_the_plugin() {
     let zoo = instance(INLINE, "honest", "resize");
     assert_eq!(zoo.resize(7), Ok(true));

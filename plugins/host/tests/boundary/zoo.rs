@@ -606,6 +606,20 @@ unsafe extern "C" fn health(instance: *mut quota_instance, out: *mut quota_healt
     let (zoo, out) = unsafe { (Zoo::of(instance), &mut *out) };
     out.state = QUOTA_HEALTH_AVAILABLE;
     out.capacity = *zoo.max_entries.lock().unwrap();
+    match zoo.mode.as_str() {
+        "health_77" => return 77,
+        "health_of_its_own" => {
+            out.state = 77;
+            out.reason = QUOTA_CLASS_TIMEOUT;
+            out.since_unix_ms = 5;
+            let text = b"slow\ntoday";
+            // SAFETY: the host's buffer, whose size is `error_capacity`.
+            unsafe { ptr::copy_nonoverlapping(text.as_ptr(), out.error_text, text.len()) };
+            out.error_len = text.len();
+        }
+        "health_too_long" => out.error_len = usize::MAX,
+        _ => {}
+    }
     QUOTA_OK
 }
 
