@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use quota_runtime::backend::BackendChange;
 use quota_runtime::clock::UnixMillis;
-use quota_runtime::outcome::Decision;
+use quota_runtime::outcome::{Decision, Reason, WindowState};
 use quota_runtime::reload::{PolicyFile, Reload, Watch};
 use quota_runtime::request::{ClientAddress, Request};
-use quota_runtime::{OpenError, Quota};
+use quota_runtime::{Decided, OpenError, Quota};
 
 const NOW: UnixMillis = UnixMillis(1_000_000);
 
@@ -304,111 +304,168 @@ fn a_limit_raised_or_lowered_keeps_what_is_used() {
     assert_eq!(decide(&quota), Decision::Denied);
 }
 
-#[test]
-fn order_other_policies_and_capacity_keep_what_is_used() {
-    let other = "  - name: other\n    selector: {route: true}\n    route_allowlist: [login]\n    burst: {requests: 9, window_secs: 9}\n";
-    let one = policies(2);
-    let (head, policy) = one.split_once("policies:\n").unwrap();
-    let quota = open(&format!("{head}policies:\n{policy}{other}"));
-    assert_eq!(decide(&quota), Decision::Allowed);
-    replace(&quota, &format!("{head}policies:\n{other}{policy}"));
-    assert_eq!(decide(&quota), Decision::Allowed);
-    let change = replace(
-        &quota,
-        &format!("{head}backend: {{kind: in_memory, max_entries: 7}}\npolicies:\n{policy}"),
-    );
-    assert_eq!(change, BackendChange::Kept);
-    assert_eq!(decide(&quota), Decision::Denied);
-}
+/// One request per minute and a hundred per hour for each tenant, on two routes.
+const BASE: &str = "
+enabled: true
+policies:
+  - name: per-tenant
+    route_allowlist: [login, checkout]
+    selector: {tenant: {key: 'header:x-tenant-id'}}
+    burst: {requests: 1, window_secs: 60}
+    sustained: {requests: 100, window_secs: 3600}
+";
 
-/// A policy on all routes or some, of a tenant's header, with these windows.
-fn policy(name: &str, routes: &str, header: &str, windows: &str) -> String {
-    format!(
-        "enabled: true\npolicies:\n  - name: {name}\n    route_allowlist: [{routes}]\n    selector: {{tenant: {{key: 'header:{header}'}}}}\n{windows}"
-    )
-}
-
-const BURST: &str = "    burst: {requests: 2, window_secs: 10}\n";
-const SUSTAINED: &str = "    sustained: {requests: 3, window_secs: 3600}\n";
-
-/// A request of route `login` whose tenant stands in two headers.
-fn remaining(quota: &Quota) -> (Option<u64>, Option<u64>) {
-    let headers = [("x-tenant-id", "acme"), ("x-org", "acme")];
+/// Decides a request of one tenant, who is named wherever a source may look.
+fn decide_base(quota: &Quota) -> Decided {
+    let headers = [("x-tenant-id", "acme"), ("cookie", "tenant=acme")];
     let request = Request {
         route: Some("login"),
+        client: ClientAddress::Unknown,
+        query: Some(b"tenant=acme"),
+        headers: &headers,
+    };
+    quota.decide_inline(&request, NOW).unwrap()
+}
+
+/// Uses the burst window up under [`BASE`], then changes `from` to `to` in it. The decision and reason of the counted policy
+/// after that, and what is left of its two windows.
+#[track_caller]
+fn after_change(from: &str, to: &str) -> (Decision, Reason, [Option<u64>; 2]) {
+    assert_eq!(BASE.matches(from).count(), 1, "{from}");
+    let quota = open(BASE);
+    assert_eq!(decide_base(&quota).decision, Decision::Allowed);
+    replace(&quota, &BASE.replace(from, to));
+    let decided = decide_base(&quota);
+    let index = (0..decided.policies.len())
+        .find(|index| decided.policy_name(*index) != Some("other"))
+        .expect("it applies");
+    let policy = decided.policies[index];
+    let left = |window: Option<WindowState>| window.map(|window| window.remaining);
+    let left = [left(policy.burst), left(policy.sustained)];
+    (policy.decision, policy.reason, left)
+}
+
+#[test]
+fn what_is_no_part_of_a_counter_changes_without_touching_it() {
+    #[track_caller]
+    fn check(from: &str, to: &str, left: [Option<u64>; 2]) {
+        let exhausted = Reason::BurstQuotaExhausted;
+        assert_eq!(after_change(from, to), (Decision::Denied, exhausted, left));
+    }
+    let same = [Some(0), Some(99)];
+    check("enabled", "# a comment\nenabled", same);
+    // The allowlist, and with it how the route is known.
+    check("[login, checkout]", "[login]", same);
+    check("[login, checkout]", "[checkout, login, pay]", same);
+    check("[login, checkout]", "[]", same);
+    // A source, where it gives the same value.
+    check("header:x-tenant-id", "HEADER: X-Tenant-Id", same);
+    check("header:x-tenant-id", "cookie:tenant", same);
+    check("header:x-tenant-id", "query:tenant", same);
+    // The other window: its limit, its length, whether there is one.
+    check("requests: 100,", "requests: 50,", [Some(0), Some(49)]);
+    check(
+        "window_secs: 3600",
+        "window_secs: 7200",
+        [Some(0), Some(100)],
+    );
+    check(
+        "    sustained: {requests: 100, window_secs: 3600}\n",
+        "",
+        [Some(0), None],
+    );
+    // Settings of the file.
+    check(
+        "policies:",
+        "backend_failure_policy: fail_open\npolicies:",
+        same,
+    );
+    check(
+        "policies:",
+        "backend: {kind: in_memory, max_entries: 7}\npolicies:",
+        same,
+    );
+    // Order and other policies.
+    let other =
+        "  - {name: other, selector: {route: true}, burst: {requests: 9, window_secs: 9}}\n";
+    check("policies:\n", &format!("policies:\n{other}"), same);
+    check(
+        "window_secs: 3600}\n",
+        &format!("window_secs: 3600}}\n{other}"),
+        same,
+    );
+}
+
+#[test]
+fn shadow_goes_on_with_what_was_used() {
+    let (decision, reason, left) = after_change("policies:", "enforcement: shadow\npolicies:");
+    assert_eq!(decision, Decision::ShadowDenied);
+    assert_eq!(reason, Reason::BurstQuotaExhausted);
+    assert_eq!(left, [Some(0), Some(99)]);
+}
+
+#[test]
+fn a_file_in_the_form_of_impulse_goes_on_with_what_was_used() {
+    let quota = open(BASE);
+    assert_eq!(decide_base(&quota).decision, Decision::Allowed);
+    let nested = BASE.replace('\n', "\n    ");
+    let change = replace(&quota, &format!("resilience:\n  quota:{nested}\n"));
+    assert_eq!(change, BackendChange::Kept);
+    assert_eq!(decide_base(&quota).decision, Decision::Denied);
+}
+
+#[test]
+fn what_is_part_of_a_counter_starts_it_afresh() {
+    #[track_caller]
+    fn check(from: &str, to: &str, left: [Option<u64>; 2]) {
+        let fresh = (Decision::Allowed, Reason::Allowed, left);
+        assert_eq!(after_change(from, to), fresh);
+    }
+    // Another length starts that window afresh, and only that one.
+    check("window_secs: 60}", "window_secs: 30}", [Some(0), Some(98)]);
+    let all = [Some(0), Some(99)];
+    check("name: per-tenant", "name: Per-Tenant", all);
+    check("{tenant: {key", "{token: {key", all);
+    check("{tenant: {key", "{route: true, tenant: {key", all);
+    check(
+        "policies:",
+        "backend: {kind: in_memory, key_prefix: other}\npolicies:",
+        all,
+    );
+}
+
+#[test]
+fn a_window_gets_its_count_back_with_its_length() {
+    let quota = open(BASE);
+    assert_eq!(decide_base(&quota).decision, Decision::Allowed);
+    replace(
+        &quota,
+        &BASE.replace("window_secs: 60}", "window_secs: 30}"),
+    );
+    assert_eq!(decide_base(&quota).decision, Decision::Allowed);
+    assert_eq!(decide_base(&quota).decision, Decision::Denied);
+    replace(&quota, BASE);
+    assert_eq!(decide_base(&quota).decision, Decision::Denied);
+}
+
+#[test]
+fn a_limit_lowered_below_what_is_used_leaves_nothing() {
+    let quota = open(&policies(3));
+    for _ in 0..3 {
+        assert_eq!(decide(&quota), Decision::Allowed);
+    }
+    replace(&quota, &policies(2));
+    let headers = [("x-tenant-id", "acme")];
+    let request = Request {
+        route: None,
         client: ClientAddress::Unknown,
         query: None,
         headers: &headers,
     };
     let decided = quota.decide_inline(&request, NOW).unwrap();
-    let policy = &decided.policies[0];
-    let left = |window: Option<_>| {
-        window.map(|window: quota_runtime::outcome::WindowState| window.remaining)
-    };
-    (left(policy.burst), left(policy.sustained))
-}
-
-#[test]
-fn the_allowlist_the_source_and_the_other_window_keep_what_is_used() {
-    let both = [BURST, SUSTAINED].concat();
-    let quota = open(&policy("a", "", "x-tenant-id", &both));
-    assert_eq!(remaining(&quota), (Some(1), Some(2)));
-    // The same value from another source is the same identity.
-    replace(&quota, &policy("a", "login, pay", "x-org", &both));
-    assert_eq!(remaining(&quota), (Some(0), Some(1)));
-    replace(&quota, &policy("a", "login", "x-org", SUSTAINED));
-    assert_eq!(remaining(&quota), (None, Some(0)));
-    // The burst window was not charged while the policy had none.
-    let roomier = SUSTAINED.replace("requests: 3", "requests: 9");
-    let burst = BURST.replace("requests: 2", "requests: 3");
-    replace(
-        &quota,
-        &policy("a", "login", "x-org", &[&*burst, &roomier].concat()),
-    );
-    assert_eq!(remaining(&quota), (Some(0), Some(5)));
-}
-
-#[test]
-fn another_length_starts_that_window_afresh_and_no_other() {
-    let quota = open(&policy("a", "", "x-org", &[BURST, SUSTAINED].concat()));
-    assert_eq!(remaining(&quota), (Some(1), Some(2)));
-    let longer = BURST.replace("window_secs: 10", "window_secs: 20");
-    replace(
-        &quota,
-        &policy("a", "", "x-org", &[&*longer, SUSTAINED].concat()),
-    );
-    assert_eq!(remaining(&quota), (Some(1), Some(1)));
-    // The former length is counted on: its window has not ended.
-    replace(
-        &quota,
-        &policy("a", "", "x-org", &[BURST, SUSTAINED].concat()),
-    );
-    assert_eq!(remaining(&quota), (Some(0), Some(0)));
-}
-
-#[test]
-fn another_name_is_another_policy_and_the_former_series_are_dropped() {
-    let quota = open(&policy("former", "", "x-org", BURST));
-    assert_eq!(remaining(&quota), (Some(1), None));
-    assert!(quota.render_metrics().contains("policy=\"former\""));
-    replace(&quota, &policy("later", "", "x-org", BURST));
-    let metrics = quota.render_metrics();
-    assert!(!metrics.contains("policy=\"former\""), "{metrics}");
-    assert!(metrics.contains("policy=\"later\""), "{metrics}");
-    assert_eq!(remaining(&quota), (Some(1), None));
-}
-
-#[test]
-fn counts_of_a_policy_that_stays_go_on_over_a_reload() {
-    let quota = open(&policy("a", "", "x-org", BURST));
-    assert_eq!(remaining(&quota), (Some(1), None));
-    replace(&quota, &policy("a", "", "x-org", SUSTAINED));
-    assert_eq!(remaining(&quota), (None, Some(2)));
-    let metrics = quota.render_metrics();
-    let allowed = metrics
-        .lines()
-        .find(|line| line.contains("policy=\"a\"") && line.contains("decision=\"allowed\""));
-    assert!(allowed.unwrap().ends_with(" 2"), "{metrics}");
+    let burst = decided.policies[0].burst.unwrap();
+    assert_eq!(decided.decision, Decision::Denied);
+    assert_eq!((burst.limit, burst.remaining), (2, 0));
 }
 
 #[test]
@@ -453,6 +510,44 @@ fn a_smaller_capacity_takes_effect_without_evicting() {
     };
     let refused = quota.decide_inline(&request, NOW).unwrap();
     assert_eq!(refused.decision, Decision::FailedClosed);
+}
+
+/// Decisions that began under one length go on while the file changes to another and back: neither resets the other's count.
+#[test]
+fn eight_threads_through_changes_of_a_length_admit_exactly_the_limit_of_each() {
+    const LIMIT: u64 = 20_000;
+    const THREADS: usize = 8;
+    let text = |length: u64| {
+        policies(LIMIT).replace("window_secs: 3600", &format!("window_secs: {length}"))
+    };
+    let lengths = [3600, 1800, 60];
+    let quota = open(&text(lengths[0]));
+    let admitted = AtomicU64::new(0);
+    let decide = || {
+        let decision = decide(&quota);
+        admitted.fetch_add(u64::from(decision == Decision::Allowed), Ordering::Relaxed);
+        decision
+    };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    decide();
+                }
+            });
+        }
+        // Until every length has admitted all it may.
+        let mut exhausted = [false; 3];
+        while exhausted != [true; 3] {
+            for (length, exhausted) in lengths.iter().zip(&mut exhausted) {
+                replace(&quota, &text(*length));
+                *exhausted |= decide() == Decision::Denied;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(admitted.load(Ordering::Relaxed), 3 * LIMIT);
 }
 
 #[test]
