@@ -1,5 +1,9 @@
 //! A decision whose counter exists allocates nothing, allowed, denied or not applied, whoever asks and however it holds its
 //! headers.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as expected"
+)]
 
 use http::{HeaderMap, HeaderValue};
 use quota_runtime::Quota;
