@@ -118,6 +118,21 @@ impl Profile {
             }
         }
     }
+
+    /// The decision that goes with a reason.
+    const fn decision(&self, reason: Reason) -> Decision {
+        match reason {
+            Reason::Allowed => Decision::Allowed,
+            Reason::NotApplied => Decision::NotApplied,
+            Reason::BurstQuotaExhausted
+            | Reason::SustainedQuotaExhausted
+            | Reason::SelectorIdentityMissing
+            | Reason::SelectorIdentityInvalid => self.denial(),
+            Reason::BackendTimeout | Reason::BackendUnavailable | Reason::BackendError => {
+                self.failure()
+            }
+        }
+    }
 }
 
 const MODES: [BackendMode; 3] = [
@@ -437,6 +452,8 @@ impl Families {
     fn outcomes(&self) -> Vec<Metric> {
         let mut samples = Vec::new();
         for (name, series) in &self.policies {
+            // What is allowed has the same labels under every enforcement: counts of several blocks may be one series.
+            let mut counts = BTreeMap::<_, u64>::new();
             for (profile, block) in &series.blocks {
                 let precreated = if self.published.as_ref() == Some(profile) {
                     series.precreated
@@ -445,29 +462,19 @@ impl Families {
                 };
                 for (cell, (reason, mode)) in OUTCOME_CELLS.into_iter().enumerate() {
                     let count = total(block, cell);
-                    if count == 0 && precreated & (1 << cell) == 0 {
-                        continue;
+                    if count > 0 || precreated & (1 << cell) != 0 {
+                        let labels = (&*profile.kind, mode, profile.decision(reason), reason);
+                        let sum = counts.entry(labels).or_default();
+                        *sum = sum.wrapping_add(count);
                     }
-                    let decision = match reason {
-                        Reason::Allowed => Decision::Allowed,
-                        Reason::NotApplied => Decision::NotApplied,
-                        Reason::BurstQuotaExhausted
-                        | Reason::SustainedQuotaExhausted
-                        | Reason::SelectorIdentityMissing
-                        | Reason::SelectorIdentityInvalid => profile.denial(),
-                        Reason::BackendTimeout
-                        | Reason::BackendUnavailable
-                        | Reason::BackendError => profile.failure(),
-                    };
-                    samples.push(outcome_sample(
-                        name,
-                        decision,
-                        reason,
-                        &series.dimensions,
-                        mode.label(&profile.kind),
-                        count,
-                    ));
                 }
+            }
+            for ((kind, mode, decision, reason), count) in counts {
+                let mode = mode.label(kind);
+                let dimensions = &series.dimensions;
+                samples.push(outcome_sample(
+                    name, decision, reason, dimensions, mode, count,
+                ));
             }
         }
         for (kind, block) in &self.kinds {
