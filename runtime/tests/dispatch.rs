@@ -9,12 +9,13 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quota_runtime::backend::{BackendChange, BackendError};
-use quota_runtime::clock::{ManualClock, UnixMillis};
+use quota_runtime::clock::{Clock, ManualClock, UnixMillis};
 use quota_runtime::health::Availability;
-use quota_runtime::host::SearchPath;
+use quota_runtime::host::{SearchPath, zombies};
 use quota_runtime::outcome::{Decision, Reason};
 use quota_runtime::reload::PolicyFile;
 use quota_runtime::request::{ClientAddress, Request};
@@ -686,6 +687,155 @@ fn a_new_backend_that_is_not_available_is_not_taken() {
 }
 
 #[test]
+fn a_new_backend_is_waited_for_while_the_former_one_decides() {
+    let (first, second) = (Script::new("former"), Script::new("coming"));
+    let quota = Quota::builder()
+        .register(&support::TOGETHER)
+        .clock(Arc::new(ManualClock::new(NOW)))
+        .ready_within(SURELY)
+        .open_text("policies.yaml", text(&first, "", "", THREE).as_bytes())
+        .unwrap();
+    second.set_unavailable(true);
+    std::thread::scope(|scope| {
+        let replacing = scope.spawn(|| {
+            quota
+                .replace_text("policies.yaml", text(&second, "", "", THREE).as_bytes())
+                .unwrap()
+        });
+        second.until(|| second.instances() == 1);
+        assert_eq!(decide(&quota).status, 200);
+        assert_eq!((first.decided(), second.decided()), (3, 0));
+        assert_eq!(quota.status().generation, 1);
+        second.set_unavailable(false);
+        assert_eq!(replacing.join().unwrap().backend, BackendChange::Created);
+    });
+    assert_eq!(quota.status().generation, 2);
+    assert_eq!(decide(&quota).status, 200);
+    assert_eq!((first.decided(), second.decided()), (3, 3));
+    first.until(|| first.instances() == 0);
+}
+
+#[tokio::test]
+async fn a_decision_in_flight_ends_on_the_program_and_the_backend_it_began_with() {
+    let (first, second) = (Script::new("began"), Script::new("goes-on"));
+    let quota = open(&text(&first, "", "", THREE));
+    first.say([Say::Silence]);
+    let deciding = {
+        let quota = quota.clone();
+        tokio::spawn(async move { quota.decide(&request(&TENANT)).await })
+    };
+    while first.silent() < 1 {
+        tokio::task::yield_now().await;
+    }
+    let other = THREE.replace("name: a", "name: z");
+    let other = text(&second, "", "enforcement: shadow\n", &other);
+    quota
+        .replace_text("policies.yaml", other.as_bytes())
+        .unwrap();
+    // New decisions go to the new backend meanwhile; the former one waits for its last.
+    let decided = quota.decide(&request(&TENANT)).await;
+    assert_eq!(decided.policy_name(0), Some("z"));
+    assert_eq!((second.decided(), first.instances()), (3, 1));
+    first.say([Say::Deny]);
+    first.release();
+    let decided = deciding.await.unwrap();
+    assert_eq!(
+        outcomes(&decided),
+        [
+            ("a", Decision::Allowed, Reason::Allowed, "scripted"),
+            (
+                "b",
+                Decision::Denied,
+                Reason::BurstQuotaExhausted,
+                "scripted"
+            ),
+        ]
+    );
+    assert_eq!(second.decided(), 3);
+    drop(decided);
+    first.until(|| first.instances() == 0);
+}
+
+/// A clock that counts how often it is read.
+#[derive(Debug, Default)]
+struct Counting(AtomicU64);
+
+impl Clock for Counting {
+    fn now(&self) -> UnixMillis {
+        UnixMillis(NOW.0 + self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[tokio::test]
+async fn the_clock_is_read_once_however_many_trips_a_request_makes() {
+    let script = Script::new("clock");
+    let clock = Arc::new(Counting::default());
+    let single =
+        text(&script, "", FALLBACK, THREE).replace("kind: scripted", "kind: scripted_single");
+    let quota = Quota::builder()
+        .register(&support::SINGLE)
+        .clock(Arc::clone(&clock) as Arc<dyn Clock>)
+        .open_text("policies.yaml", single.as_bytes())
+        .unwrap();
+    script.say([Say::Allow, Say::Unavailable]);
+    let before = clock.0.load(Ordering::Relaxed);
+    let decided = quota.decide(&request(&TENANT)).await;
+    assert_eq!(decided.policies.len(), 3);
+    assert_eq!(clock.0.load(Ordering::Relaxed), before + 1);
+    assert_eq!(decided.now, UnixMillis(NOW.0 + before));
+    for policy in &decided.policies {
+        let burst = policy.burst.unwrap();
+        assert!((NOW.0..=NOW.0 + 6_000).contains(&burst.reset.0));
+    }
+}
+
+#[test]
+fn what_the_fallback_counted_never_reaches_the_backend_and_another_prefix_starts_it_afresh() {
+    let script = Script::new("flows");
+    let file = |prefix: &str| {
+        text(
+            &script,
+            "",
+            &format!("local_fallback: {{max_entries: 100, key_prefix: {prefix}}}\n"),
+            "policies: [{name: a, selector: {tenant: {key: 'header:x-tenant-id'}}, burst: {requests: 1, window_secs: 9}}]\n",
+        )
+    };
+    let quota = open(&file("one"));
+    script.say([Say::Timeout, Say::Timeout, Say::Allow]);
+    assert_eq!(decide(&quota).decision, Decision::Allowed);
+    assert_eq!(decide(&quota).decision, Decision::Denied);
+    // The backend is well again and decides by its own count.
+    assert_eq!(decide(&quota).decision, Decision::Allowed);
+    assert!(!quota.status().backend_status.degraded);
+    assert_eq!(script.decided(), 3);
+    script.always(Say::Unavailable);
+    assert_eq!(decide(&quota).decision, Decision::Denied);
+    quota
+        .replace_text("policies.yaml", file("other").as_bytes())
+        .unwrap();
+    assert_eq!(decide(&quota).decision, Decision::Allowed);
+    assert_eq!(script.created(), 1);
+}
+
+#[test]
+fn a_fallback_decides_by_both_windows_and_their_retry_after() {
+    let script = Script::new("fallback-windows");
+    let quota = open(&text(
+        &script,
+        "",
+        FALLBACK,
+        "policies: [{name: a, selector: {tenant: {key: 'header:x-tenant-id'}}, burst: {requests: 1, window_secs: 9}, sustained: {requests: 1, window_secs: 7200}}]\n",
+    ));
+    script.always(Say::Unavailable);
+    assert_eq!(decide(&quota).decision, Decision::Allowed);
+    let denied = decide(&quota);
+    assert_eq!(denied.reason, Reason::BurstQuotaExhausted);
+    // The latest reset of both: 1,000 s into the first window of two hours.
+    assert_eq!(denied.retry_after_secs, Some(6_200));
+    assert_eq!(denied.policies[0].sustained.unwrap().remaining, 0);
+}
+
+#[test]
 fn a_file_whose_backend_is_not_available_is_tried_again_and_told_of_once() {
     let (first, second) = (Script::new("up"), Script::new("down"));
     let folder = tempfile::tempdir().unwrap();
@@ -719,6 +869,22 @@ fn closing_waits_for_the_backend_to_end() {
     assert!(!other.close(Duration::ZERO));
     assert!(quota.close(Duration::from_secs(20)));
     assert_eq!(script.instances(), 0);
+}
+
+/// It is given its time to drain, then left behind with the thread that is inside it.
+#[test]
+fn closing_does_not_wait_for_ever_for_a_backend_that_is_stuck() {
+    let script = Script::new("stuck");
+    let quota = open(&text(&script, "", "", THREE).replace("60000", "50"));
+    script.say([Say::Silence]);
+    assert_eq!(decide(&quota).reason, Reason::BackendTimeout);
+    let before = zombies();
+    assert!(quota.close(SURELY));
+    assert!(zombies() > before);
+    assert_eq!((script.silent(), script.instances()), (1, 1));
+    // What it says in the end reaches nobody.
+    script.release();
+    script.until(|| script.silent() == 0);
 }
 
 #[test]
