@@ -18,9 +18,9 @@
  *    pointer passed to a function belongs to the caller and ends when the function returns: copy what must outlive it.
  *  - Text is UTF-8, has a length and no terminating zero.
  *  - Unwinding. No exception, panic, longjmp or thread exit may cross, in either direction.
- *  - Threads. "Control thread" is one thread of the host that makes and ends instances; never two of validate, create,
- *    drain and destroy run at once for one instance. "Any thread" means several at once too. No function of the host
- *    calls back into the plugin, so plugin locks may be held while calling it.
+ *  - Threads. "Control thread" is a thread of the host that decides no requests, not always the same one; never two of
+ *    validate, create, drain and destroy run at once for one instance. "Any thread" means several at once too. No function
+ *    of the host calls back into the plugin, so plugin locks may be held while calling it.
  *  - The library is never unloaded. Several instances of one library at once are normal: keep no global state.
  *  - 64-bit targets only.
  */
@@ -345,9 +345,10 @@ typedef struct quota_plugin {
     int32_t (*validate)(quota_str options, const quota_diagnostic_sink *sink);
 
     /*
-     * Required. Makes an instance and stores it in *out (host memory). Does not wait for a server; at most 1 s. Returns
-     * QUOTA_OK, or a negative code after reporting an error; then *out is ignored and nothing is left behind. host
-     * outlives the instance; ctx, options and sink end with the call. Control thread.
+     * Required. Makes an instance and stores it in *out (host memory). Does not wait for a server. After 1 s the host
+     * refuses it and leaves behind whatever comes of it. Returns QUOTA_OK, or a negative code after reporting an error;
+     * then *out is ignored and nothing is left behind. host outlives the instance; ctx, options and sink end with the
+     * call. Control thread.
      */
     int32_t (*create)(const quota_create *ctx, quota_str options, const quota_host *host,
                       const quota_diagnostic_sink *sink, quota_instance **out);

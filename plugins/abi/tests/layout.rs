@@ -327,23 +327,35 @@ fn is_present(compiler: &str) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Compiles the assertions and shows what the compiler said if one fails.
+/// Where the header is, and where the copy of its version 1.0, which never changes. Both hold the same as long as that is the
+/// newest version; a field that is appended then is asserted of the first only.
+const HEADERS: [&str; 2] = ["include", "tests/v1_0"];
+
+/// Compiles the assertions with each header.
 #[track_caller]
 fn compile(compiler: &str, standard: &str, language: &str) {
+    for (header, number) in HEADERS.into_iter().zip(0..) {
+        compile_with(header, number, compiler, standard, language);
+    }
+}
+
+/// Compiles the assertions and shows what the compiler said if one fails.
+#[track_caller]
+fn compile_with(header: &str, number: u32, compiler: &str, standard: &str, language: &str) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = folder.join(format!("layout-{compiler}.{language}"));
+    let source = folder.join(format!("layout-{number}-{compiler}.{language}"));
     std::fs::write(&source, assertions()).unwrap();
     let output = Command::new(compiler)
         .arg(format!("-std={standard}"))
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"])
         .arg("-I")
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(header))
         .arg(&source)
         .output()
         .unwrap_or_else(|error| panic!("{compiler} is needed to prove the header: {error}"));
     assert!(
         output.status.success(),
-        "{compiler} {standard}:\n{}",
+        "{compiler} {standard} with {header}:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
@@ -372,7 +384,10 @@ fn clang_agrees_where_it_is_installed() {
 /// The text constants of the header, which no static assertion can compare in C11.
 #[test]
 fn text_constants_are_those_of_the_header() {
-    let header = include_str!("../include/quota_plugin.h");
+    let headers = [
+        include_str!("../include/quota_plugin.h"),
+        include_str!("v1_0/quota_plugin.h"),
+    ];
     for (name, value) in [
         ("QUOTA_ENTRY_SYMBOL", QUOTA_ENTRY_SYMBOL),
         ("QUOTA_EXT_RESIZE_1", QUOTA_EXT_RESIZE_1),
@@ -384,6 +399,8 @@ fn text_constants_are_those_of_the_header() {
         ("QUOTA_NOTE_SECTION_MACHO", QUOTA_NOTE_SECTION_MACHO),
     ] {
         let line = format!("#define {name} \"{value}\"");
-        assert!(header.lines().any(|l| l == line), "no line {line}");
+        for header in headers {
+            assert!(header.lines().any(|l| l == line), "no line {line}");
+        }
     }
 }

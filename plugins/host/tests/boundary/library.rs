@@ -28,6 +28,11 @@ fn folder(name: &str) -> PathBuf {
 
 /// Compiles the demo plugin with these definitions.
 fn compile(to: &Path, definitions: &[&str]) {
+    compile_with("include", to, definitions);
+}
+
+/// The same with the header in this folder of the ABI's package.
+fn compile_with(header: &str, to: &Path, definitions: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("cc")
         .args([
@@ -45,7 +50,7 @@ fn compile(to: &Path, definitions: &[&str]) {
                 .map(|definition| format!("-D{definition}")),
         )
         .arg("-I")
-        .arg(here.join("../abi/include"))
+        .arg(here.join("../abi").join(header))
         .arg(here.join("tests/boundary/plugin.c"))
         .arg("-o")
         .arg(to)
@@ -112,6 +117,22 @@ fn a_c_plugin_is_loaded_and_decides() {
     let windows = [window(1)];
     assert_eq!(
         instance.check_one(&item(b"a", &windows), 42),
+        Verdict::Allowed { used: [42, 0] }
+    );
+}
+
+/// What vendors built with the first published header goes on working.
+#[test]
+fn a_plugin_built_with_the_header_of_version_1_0_is_loaded() {
+    let _alone = LOADING.lock();
+    let folder = folder("version 1.0");
+    let file = folder.join("libquota_backend_demo.so");
+    compile_with("tests/v1_0", &file, &["SALT=\"version 1.0\""]);
+    let plugin = load(&folder).unwrap();
+    assert_eq!(plugin.abi(), (1, 0));
+    let instance = plugin.create(&Settings::default(), &json!({})).unwrap();
+    assert_eq!(
+        instance.check_one(&item(b"a", &[window(1)]), 42),
         Verdict::Allowed { used: [42, 0] }
     );
 }
