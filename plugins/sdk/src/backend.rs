@@ -1,14 +1,16 @@
 //! The trait a backend implements, and what it is told and tells besides decisions.
 
 use quota_plugin_abi::{
-    QUOTA_CAP_BLOCKING, QUOTA_CAP_INLINE, QUOTA_CAP_PERSISTENT, QUOTA_CAP_REMOTE, QUOTA_CAP_SHARED,
-    QUOTA_HEALTH_AVAILABLE, QUOTA_HEALTH_DEGRADED, QUOTA_HEALTH_UNAVAILABLE, QUOTA_HEALTH_UNKNOWN,
+    QUOTA_CAP_BLOCKING, QUOTA_CAP_INLINE, QUOTA_CAP_NATIVE_BATCH, QUOTA_CAP_PERSISTENT,
+    QUOTA_CAP_REMOTE, QUOTA_CAP_SHARED, QUOTA_HEALTH_AVAILABLE, QUOTA_HEALTH_DEGRADED,
+    QUOTA_HEALTH_UNAVAILABLE, QUOTA_HEALTH_UNKNOWN,
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Decision, Diagnostics, Failure, Host, Item};
+use crate::{Answer, Batch, Decision, Diagnostics, Failure, Host, Item};
 
-/// What a backend says it can do. Start from [`INLINE`](Self::INLINE) or [`BLOCKING`](Self::BLOCKING).
+/// What a backend says it can do. Start from [`INLINE`](Self::INLINE), [`BLOCKING`](Self::BLOCKING) or
+/// [`ASYNC`](Self::ASYNC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities(u64);
 
@@ -17,6 +19,16 @@ impl Capabilities {
     pub const INLINE: Self = Self(QUOTA_CAP_INLINE);
     /// It may block while it decides: the host calls it on threads of its own, which costs some 10 µs a decision.
     pub const BLOCKING: Self = Self(QUOTA_CAP_BLOCKING);
+
+    /// It takes the ticket of a batch and answers later: an `AsyncBackend` (feature `tokio`), or a backend with a
+    /// [`check_batch`](Backend::check_batch) of its own that returns promptly.
+    pub const ASYNC: Self = Self(0);
+
+    /// The checks of one request cost one trip together; otherwise the host may send them singly.
+    #[must_use]
+    pub const fn native_batch(self) -> Self {
+        Self(self.0 | QUOTA_CAP_NATIVE_BATCH)
+    }
 
     /// The counters live in another process: timeouts and a local fallback make sense.
     #[must_use]
@@ -69,6 +81,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     const MAX_LIMIT: u64 = u64::MAX;
     /// The longest key it takes, in bytes; at least 512. A longer one is an error and never reaches it.
     const MAX_KEY_LEN: u32 = 512;
+    /// The most items of a batch; 0 for any number.
+    const MAX_BATCH: u32 = 0;
     /// JSON Schema of the options, in the subset the host checks without running the plugin: `type`, `properties`,
     /// `required`, `enum`, `const`, `minimum`, `maximum`, `minLength`, `maxLength`, `pattern`, `items`, `default`,
     /// `title`, `description`, `additionalProperties`, `writeOnly` (a secret), `deprecated`.
@@ -96,6 +110,13 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// window if all have room, else charges nothing. `now_unix_ms` is the one clock reading of the request. Called
     /// from many threads at once.
     fn check(&self, item: &Item<'_>, now_unix_ms: u64) -> Decision;
+
+    /// Decides the checks of one request that travel together. Unless it is overridden, or an item is not allowed, items are
+    /// [checked](Self::check) one by one. Not called of an inline backend.
+    fn check_batch(&self, batch: &Batch<'_>) -> Answer {
+        let _ = batch;
+        Answer::OneByOne
+    }
 
     /// How the instance is: no I/O, below a millisecond, true within a second of a change.
     fn health(&self) -> Health;

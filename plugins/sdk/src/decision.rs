@@ -1,4 +1,10 @@
 //! What a backend is asked and what it answers.
+#![expect(
+    unsafe_code,
+    reason = "windows of the host are looked at as a backend's"
+)]
+
+use std::slice;
 
 use quota_plugin_abi::{
     QUOTA_ALLOWED, QUOTA_CLASS_ERROR, QUOTA_CLASS_NONE, QUOTA_CLASS_TIMEOUT,
@@ -99,6 +105,18 @@ pub(crate) fn are_windows(windows: &[quota_window], max_limit: u64) -> bool {
         && windows
             .iter()
             .all(|window| window.length_ms >= 1 && window.limit <= max_limit)
+}
+
+/// These windows as a backend sees them; `None` if they are not [those of an item](are_windows).
+#[inline]
+pub(crate) fn windows_from_abi(windows: &[quota_window], max_limit: u64) -> Option<&[Window]> {
+    if !are_windows(windows, max_limit) {
+        return None;
+    }
+    let (data, len) = (windows.as_ptr().cast::<Window>(), windows.len());
+    // SAFETY: Window is repr(transparent) over quota_window, so this is the same slice; `are_windows` above established what a
+    // Window promises.
+    Some(unsafe { slice::from_raw_parts(data, len) })
 }
 
 /// One counter check: has this key room left in these windows?

@@ -8,23 +8,21 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::slice;
 
 use quota_plugin_abi::{
-    QUOTA_ABI_MAJOR, QUOTA_ABI_MINOR, QUOTA_BATCH_SIZE_1_0, QUOTA_BATCH_STOP_AT_DENIAL,
-    QUOTA_BATCH_STOP_AT_FAILURE, QUOTA_CREATE_SIZE_1_0, QUOTA_DIAGNOSTIC_SINK_SIZE_1_0,
-    QUOTA_DIAGNOSTIC_SIZE_1_0, QUOTA_ERROR, QUOTA_EXT_RESIZE_1, QUOTA_FLAGS_MUST_UNDERSTAND,
-    QUOTA_HEALTH_SIZE_1_0, QUOTA_ITEM_SIZE_1_0, QUOTA_MAGIC, QUOTA_NOT_EVALUATED, QUOTA_OK,
-    QUOTA_PLUGIN_SIZE_1_0, QUOTA_READY, QUOTA_RESIZE_SIZE_1_0, QUOTA_RESULT_SIZE_1_0,
-    QUOTA_WINDOWS_SIZE_1_0, quota_batch, quota_create, quota_diagnostic, quota_diagnostic_sink,
-    quota_health, quota_host, quota_instance, quota_item, quota_plugin, quota_resize, quota_result,
-    quota_str, quota_window, quota_windows,
+    QUOTA_ABI_MAJOR, QUOTA_ABI_MINOR, QUOTA_BATCH_SIZE_1_0, QUOTA_CREATE_SIZE_1_0,
+    QUOTA_DIAGNOSTIC_SINK_SIZE_1_0, QUOTA_DIAGNOSTIC_SIZE_1_0, QUOTA_ERROR, QUOTA_EXT_RESIZE_1,
+    QUOTA_HEALTH_SIZE_1_0, QUOTA_MAGIC, QUOTA_OK, QUOTA_PENDING, QUOTA_PLUGIN_SIZE_1_0,
+    QUOTA_READY, QUOTA_RESIZE_SIZE_1_0, QUOTA_WINDOWS_SIZE_1_0, quota_batch, quota_create,
+    quota_diagnostic, quota_diagnostic_sink, quota_health, quota_host, quota_instance,
+    quota_plugin, quota_resize, quota_result, quota_str, quota_window, quota_windows,
 };
 
-use crate::decision::are_windows;
+use crate::batch::{Batch, NOT_EVALUATED, ends_batch, is_key, results};
+use crate::decision::windows_from_abi;
 use crate::guard::guarded;
 use crate::options::parse;
-use crate::{Backend, Context, Decision, Diagnostics, Failure, Host, Item, Window};
+use crate::{Answer, Backend, Context, Decision, Diagnostics, Failure, Host, Item};
 
 /// The C table of a backend; used by [`export_backend!`](crate::export_backend).
 #[derive(Debug)]
@@ -46,7 +44,7 @@ impl<T: Backend> Exported<T> {
         capabilities: T::CAPABILITIES.bits(),
         max_limit: T::MAX_LIMIT,
         max_key_len: T::MAX_KEY_LEN,
-        max_batch: 0,
+        max_batch: T::MAX_BATCH,
         options_schema: quota_str::new(T::OPTIONS_SCHEMA),
         validate: Some(validate::<T>),
         create: Some(create::<T>),
@@ -96,14 +94,10 @@ impl<T: Backend> Instance<T> {
         windows: &[quota_window],
         now_unix_ms: u64,
     ) -> quota_result {
-        let too_long = u32::try_from(key.len()).map_or(true, |len| len > T::MAX_KEY_LEN);
-        if too_long || !are_windows(windows, T::MAX_LIMIT) {
+        let windows = windows_from_abi(windows, T::MAX_LIMIT);
+        let (Some(windows), true) = (windows, is_key(key, T::MAX_KEY_LEN)) else {
             return self.refuse("a check with a key or windows that are not allowed");
-        }
-        let (data, len) = (windows.as_ptr().cast::<Window>(), windows.len());
-        // SAFETY: Window is repr(transparent) over quota_window, so this is the same slice; `are_windows` above
-        // established what a Window promises.
-        let windows = unsafe { slice::from_raw_parts(data, len) };
+        };
         let item = Item {
             key,
             key_hash,
@@ -113,6 +107,20 @@ impl<T: Backend> Instance<T> {
             Ok(decision) => decision.to_abi(),
             Err(panic) => self.refuse(&panic),
         }
+    }
+
+    /// The results of a batch, item by item, under its stop rules.
+    fn one_by_one(&self, batch: &Batch<'_>) -> impl Iterator<Item = quota_result> {
+        let mut ended = false;
+        (0..batch.len()).map(move |index| {
+            if ended {
+                return NOT_EVALUATED;
+            }
+            let (key, key_hash, windows) = batch.parts(index);
+            let result = self.decide(key, key_hash, windows, batch.now_unix_ms());
+            ended = ends_batch(&result, batch.flags());
+            result
+        })
     }
 
     #[cold]
@@ -214,44 +222,32 @@ unsafe extern "C" fn check<T: Backend>(
     if size < QUOTA_BATCH_SIZE_1_0 {
         return QUOTA_ERROR;
     }
-    // SAFETY: not null and of the size of 1.0 by the lines above.
-    let batch = unsafe { batch.read() };
-    let known = QUOTA_BATCH_STOP_AT_DENIAL | QUOTA_BATCH_STOP_AT_FAILURE;
-    let strides = batch.item_stride >= QUOTA_ITEM_SIZE_1_0
-        && batch.result_stride >= QUOTA_RESULT_SIZE_1_0
-        && batch.item_stride.is_multiple_of(8)
-        && batch.result_stride.is_multiple_of(8);
-    let arrays = batch.count == 0 || !(batch.items.is_null() || batch.results.is_null());
-    if batch.flags & QUOTA_FLAGS_MUST_UNDERSTAND & !known != 0 || !strides || !arrays {
+    // SAFETY: not null and of the size of 1.0 by the lines above; unchanged until the call returns (the ABI of `check`).
+    let batch: &quota_batch = unsafe { &*batch };
+    // SAFETY: the ABI of `quota_batch`, until the call returns.
+    let Some(batch) = (unsafe { Batch::of(batch, instance.host) }) else {
         return QUOTA_ERROR;
+    };
+    let answer = if batch.is_allowed(T::MAX_KEY_LEN, T::MAX_LIMIT) {
+        guarded(|| instance.backend.check_batch(&batch))
+    } else {
+        Ok(Answer::OneByOne)
+    };
+    if batch.ticket_was_taken() {
+        // Whatever else it says: the ticket answers, by its destructor in the end.
+        return QUOTA_PENDING;
     }
-    let mut stopped = false;
-    for index in 0..batch.count as usize {
-        let result = if stopped {
-            quota_result {
-                code: QUOTA_NOT_EVALUATED,
-                ..quota_result::default()
-            }
-        } else {
-            let offset = index * batch.item_stride as usize;
-            // SAFETY: the ABI of `quota_batch`: `count` items, `item_stride` bytes apart, in one array.
-            let item = unsafe { batch.items.byte_add(offset) };
-            // SAFETY: in the array; aligned, since the array is and the stride is a multiple of 8.
-            let item: &quota_item = unsafe { &*item };
-            // SAFETY: the ABI of `quota_item`: the key is readable until the call returns.
-            let key = unsafe { item.key.as_bytes() };
-            let windows = in_use(&item.windows, item.window_count);
-            instance.decide(key, item.key_hash, windows, batch.now_unix_ms)
-        };
-        stopped |= match result.code {
-            quota_plugin_abi::QUOTA_DENIED => batch.flags & QUOTA_BATCH_STOP_AT_DENIAL != 0,
-            code => code < 0 && batch.flags & QUOTA_BATCH_STOP_AT_FAILURE != 0,
-        };
-        let offset = index * batch.result_stride as usize;
-        // SAFETY: the ABI of `quota_batch`: `count` results, `result_stride` bytes apart, in one array.
-        let place = unsafe { batch.results.byte_add(offset) };
-        // SAFETY: in the array, ours to write during the call; aligned as the item is.
-        unsafe { place.write(result) };
+    match answer {
+        Ok(Answer::OneByOne) => batch.write(instance.one_by_one(&batch)),
+        Ok(Answer::Ready(decisions)) => {
+            batch.write(results(&decisions, batch.len(), batch.flags()));
+        }
+        Ok(Answer::Pending) => {
+            return instance
+                .refuse("a batch was to be answered later, and nobody took its ticket")
+                .code;
+        }
+        Err(panic) => return instance.refuse(&panic).code,
     }
     QUOTA_READY
 }
@@ -440,13 +436,13 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use quota_plugin_abi::{
-        QUOTA_ALLOWED, QUOTA_CLASS_ERROR, QUOTA_CLASS_UNAVAILABLE, QUOTA_DENIED,
-        QUOTA_HEALTH_DEGRADED, QUOTA_HOST_SIZE_1_0, QUOTA_UNAVAILABLE, QUOTA_WINDOW_BURST,
-        QUOTA_WINDOW_SUSTAINED,
+        QUOTA_ALLOWED, QUOTA_BATCH_STOP_AT_DENIAL, QUOTA_BATCH_STOP_AT_FAILURE, QUOTA_CLASS_ERROR,
+        QUOTA_CLASS_UNAVAILABLE, QUOTA_DENIED, QUOTA_HEALTH_DEGRADED, QUOTA_HOST_SIZE_1_0,
+        QUOTA_UNAVAILABLE, QUOTA_WINDOW_BURST, QUOTA_WINDOW_SUSTAINED, quota_item,
     };
 
     use super::*;
-    use crate::{Capabilities, Health, HealthState};
+    use crate::{Capabilities, Health, HealthState, Window};
 
     /// Does what the first byte of a key says; counts the checks that reach it.
     struct Toy {

@@ -3,7 +3,7 @@
 
 use quota_plugin_abi::{
     QUOTA_HOST_SIZE_1_0, QUOTA_LOG_DEBUG, QUOTA_LOG_ERROR, QUOTA_LOG_INFO, QUOTA_LOG_TRACE,
-    QUOTA_LOG_WARN, quota_host, quota_str,
+    QUOTA_LOG_WARN, QUOTA_RESULT_SIZE_1_0, quota_host, quota_result, quota_str,
 };
 
 use crate::Failure;
@@ -84,6 +84,23 @@ impl Host {
         if let Some(report_error) = self.0.report_error {
             // SAFETY: as in `log`.
             unsafe { report_error(self.0.ctx, failure.class(), quota_str::new(text)) };
+        }
+    }
+
+    /// Answers a pending batch. What the host says to it changes nothing any more.
+    pub(crate) fn complete(self, ticket: u64, results: &[quota_result]) {
+        if let (Some(complete), Ok(count)) = (self.0.complete, u32::try_from(results.len())) {
+            // SAFETY: a function of the host's table with its own context; there are `count` results, which outlive the call,
+            // as far apart as an array has them.
+            let _taken_late_or_nonsense = unsafe {
+                complete(
+                    self.0.ctx,
+                    ticket,
+                    results.as_ptr(),
+                    count,
+                    QUOTA_RESULT_SIZE_1_0,
+                )
+            };
         }
     }
 

@@ -94,11 +94,16 @@
 //! | --- | --- |
 //! | `backend` | [`Backend`], what an instance is made from, its health |
 //! | `decision` | [`Item`], [`Window`], [`Decision`], [`Failure`] |
+//! | `asynchronous` | with the feature `tokio`: `AsyncBackend`, for counters behind a network |
+//! | `batch` | [`Batch`], [`OwnedBatch`], [`Ticket`]: the checks of one request, and answering them later |
 //! | `options` | findings about options, secrets |
 //! | `host` | log, failure texts, clock |
 //! | `export`, `note`, `guard` | the C table, the note in the file, the panic guard |
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod backend;
+mod batch;
 mod decision;
 mod export;
 mod guard;
@@ -106,7 +111,10 @@ mod host;
 mod note;
 mod options;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{Async, AsyncBackend};
 pub use backend::{Backend, Capabilities, Context, Health, HealthState};
+pub use batch::{Answer, Batch, OwnedBatch, Ticket};
 pub use decision::{Decision, Failure, Item, Window, WindowKind};
 pub use export::Exported;
 pub use host::{Host, LogLevel};
