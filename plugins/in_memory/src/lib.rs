@@ -103,8 +103,8 @@ export_backend!(InMemory);
 
 #[cfg(test)]
 mod tests {
-    use quota_plugin_host::suite::{self, Outcome, Subject};
-    use quota_plugin_host::{
+    use quota_plugin_sdk::testing;
+    use quota_plugin_sdk::testing::host::{
         BackendFailure, HealthState, Instance, Item, Plugin, Settings, Verdict, Window, WindowKind,
     };
     use serde_json::json;
@@ -115,31 +115,15 @@ mod tests {
 
     #[test]
     fn it_does_what_every_backend_must() {
-        let subject = Subject {
-            plugin: Plugin::builtin(plugin()).expect("a table that keeps the rules"),
-            options: json!({}),
-            settings: Settings {
-                key_prefix: "suite".to_owned(),
-                ..Settings::default()
-            },
-            now_unix_ms: T,
-        };
-        let reports = suite::run(&subject);
-        let failed: Vec<_> = reports.iter().filter(|report| report.failed()).collect();
-        assert!(failed.is_empty(), "{failed:#?}");
-        let passed = reports
-            .iter()
-            .filter(|report| report.outcome == Outcome::Passed);
-        assert!(passed.count() > 20, "{reports:#?}");
+        testing::passes_the_suite::<InMemory>(&json!({}));
     }
 
     fn instance(max_entries: u64) -> Instance {
-        let plugin = Plugin::builtin(plugin()).expect("a table that keeps the rules");
         let settings = Settings {
             max_entries,
             ..Settings::default()
         };
-        plugin.create(&settings, &json!({})).expect("no options")
+        testing::instance::<InMemory>(&json!({}), &settings)
     }
 
     fn windows(burst: u64, sustained: u64) -> [Window; 2] {

@@ -98,6 +98,7 @@
 //! | `batch` | [`Batch`], [`OwnedBatch`], [`Ticket`]: the checks of one request, and answering them later |
 //! | `options` | findings about options, secrets |
 //! | `host` | log, failure texts, clock |
+//! | `testing` | with that feature: the conformance suite as one line of a test |
 //! | `export`, `note`, `guard` | the C table, the note in the file, the panic guard |
 
 #[cfg(feature = "tokio")]
@@ -110,6 +111,8 @@ mod guard;
 mod host;
 mod note;
 mod options;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{Async, AsyncBackend};
@@ -119,7 +122,9 @@ pub use decision::{Decision, Failure, Item, Window, WindowKind};
 pub use export::Exported;
 pub use host::{Host, LogLevel};
 pub use note::{Note, padded_len};
-pub use options::{Diagnostic, Diagnostics, NO_OPTIONS_SCHEMA, NoOptions, Secret, Severity};
+pub use options::{
+    Diagnostic, Diagnostics, NO_OPTIONS_SCHEMA, NoOptions, Secret, SecretError, Severity,
+};
 pub use quota_plugin_abi as abi;
 
 /// Exports a [`Backend`]: the function `quota_plugin_entry`, the note in the library file, and `pub fn plugin()`, the

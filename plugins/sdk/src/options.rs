@@ -1,6 +1,7 @@
 //! Options: read from JSON, with findings that point at the place and never repeat a value.
 
 use std::fmt;
+use std::io;
 
 use quota_plugin_abi::{QUOTA_SEVERITY_ERROR, QUOTA_SEVERITY_NOTE, QUOTA_SEVERITY_WARNING};
 use serde::Deserialize;
@@ -28,6 +29,47 @@ impl Secret {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// The secret this text stands for, so that none has to stand in a policy file: `file:PATH` is the content of a file
+    /// without the line end it closes with, `env:NAME` an environment variable, any other text itself. It reads, so it is for
+    /// [`create`](crate::Backend::create), never for `validate`.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not UTF-8, or there is no such variable.
+    pub fn resolve(&self) -> Result<Self, SecretError> {
+        if let Some(path) = self.0.strip_prefix("file:") {
+            let text = std::fs::read_to_string(path).map_err(|source| SecretError::File {
+                path: path.to_owned(),
+                source,
+            })?;
+            let line = text.strip_suffix('\n').unwrap_or(&text);
+            Ok(Self(line.strip_suffix('\r').unwrap_or(line).to_owned()))
+        } else if let Some(name) = self.0.strip_prefix("env:") {
+            match std::env::var(name) {
+                Ok(text) => Ok(Self(text)),
+                Err(_) => Err(SecretError::Variable(name.to_owned())),
+            }
+        } else {
+            Ok(self.clone())
+        }
+    }
+}
+
+/// Why a secret is not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// The file of `file:PATH` cannot be read, or is not UTF-8.
+    #[error("cannot read the secret in `{path}`")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The variable of `env:NAME` is not set, or is not UTF-8.
+    #[error("the environment variable `{0}` holds no secret")]
+    Variable(String),
 }
 
 impl From<String> for Secret {
@@ -229,6 +271,8 @@ fn without_value(text: &str) -> (&'static str, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
 
     #[derive(Debug, Deserialize)]
@@ -337,6 +381,43 @@ mod tests {
             assert_eq!(found.as_slice()[0].code, code, "{text:.20}");
         }
         assert!(parse::<Options>(b" {\"url\":\"u\"}\n").is_ok());
+    }
+
+    #[test]
+    fn a_secret_stands_in_a_file_a_variable_or_the_option_itself() {
+        let resolve = |text: &str| Secret::from(text.to_owned()).resolve();
+        let revealed = |text: &str| resolve(text).unwrap().reveal().to_owned();
+        assert_eq!(revealed("hunter2"), "hunter2");
+        let folder = std::env::temp_dir().join(format!("quota-sdk-secret-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("secret");
+        let by_file = format!("file:{}", file.display());
+        for (content, expected) in [
+            ("hunter2\n", "hunter2"),
+            ("hunter2\r\n", "hunter2"),
+            (" hunter2 \n\n", " hunter2 \n"),
+            ("hunter2", "hunter2"),
+            ("", ""),
+        ] {
+            std::fs::write(&file, content).unwrap();
+            assert_eq!(revealed(&by_file), expected);
+        }
+        std::fs::write(&file, b"\xff").unwrap();
+        assert!(resolve(&by_file).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+        let error = resolve(&by_file).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("cannot read the secret in `{}`", file.display())
+        );
+        assert!(error.source().is_some());
+        // Cargo sets this one.
+        assert_eq!(revealed("env:CARGO_PKG_NAME"), "quota-plugin-sdk");
+        let error = resolve("env:QUOTA_SDK_NO_SUCH_VARIABLE").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the environment variable `QUOTA_SDK_NO_SUCH_VARIABLE` holds no secret"
+        );
     }
 
     #[test]

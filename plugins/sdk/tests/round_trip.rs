@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use quota_plugin_host::suite::{self, Outcome, Subject};
-use quota_plugin_host::{
-    BackendFailure, Batch as Sent, End, Faults, HealthState, Instance, Item as Asked, Plugin,
-    Settings, Verdict, Window as AskedWindow, WindowKind as AskedKind,
+use quota_plugin_sdk::testing::host::{
+    BackendFailure, Batch as Sent, End, Faults, HealthState, Instance, Item as Asked, Settings,
+    Verdict, Window as AskedWindow, WindowKind as AskedKind,
 };
 use quota_plugin_sdk::{
     Answer, Async, AsyncBackend, Backend, Batch, Capabilities, Context, Decision, Diagnostics,
-    Exported, Failure, Health, Item, OwnedBatch, Ticket, WindowKind, abi::quota_plugin,
+    Failure, Health, Item, OwnedBatch, Ticket, WindowKind, testing,
 };
 use serde_json::json;
 use tokio::sync::Notify;
@@ -281,13 +280,12 @@ impl Backend for ByHand {
     }
 }
 
-static LATER: quota_plugin = Exported::<Async<Later>>::TABLE;
-static BY_HAND: quota_plugin = Exported::<ByHand>::TABLE;
+/// Makes an instance of one of the two.
+type Make = fn(&str, &Settings) -> Instance;
 
-fn instance_with(table: &'static quota_plugin, way: &str, settings: &Settings) -> Instance {
-    let plugin = Plugin::builtin(table).unwrap();
-    plugin.create(settings, &json!({ "way": way })).unwrap()
-}
+const LATER: Make =
+    |way, settings| testing::instance::<Async<Later>>(&json!({ "way": way }), settings);
+const BY_HAND: Make = |way, settings| testing::instance::<ByHand>(&json!({ "way": way }), settings);
 
 fn settings(prefix: &str) -> Settings {
     Settings {
@@ -296,8 +294,8 @@ fn settings(prefix: &str) -> Settings {
     }
 }
 
-fn instance(table: &'static quota_plugin, way: &str, prefix: &str) -> Instance {
-    instance_with(table, way, &settings(prefix))
+fn instance(make: Make, way: &str, prefix: &str) -> Instance {
+    make(way, &settings(prefix))
 }
 
 const WINDOWS: [AskedWindow; 1] = [AskedWindow {
@@ -344,30 +342,14 @@ fn answer(instance: &Instance, stop_at_denial: bool) -> Vec<Verdict> {
 
 #[test]
 fn backends_that_answer_later_do_what_every_backend_must() {
-    for table in [&LATER, &BY_HAND] {
-        let subject = Subject {
-            plugin: Plugin::builtin(table).unwrap(),
-            options: json!({}),
-            settings: settings("suite"),
-            now_unix_ms: 1_800_000_123_456,
-        };
-        let reports = suite::run(&subject);
-        let failed: Vec<_> = reports.iter().filter(|report| report.failed()).collect();
-        assert!(failed.is_empty(), "{failed:#?}");
-        // Counters that live elsewhere have no capacity here.
-        let skipped: Vec<_> = reports
-            .iter()
-            .filter(|report| report.outcome != Outcome::Passed)
-            .map(|report| report.check.id)
-            .collect();
-        assert_eq!(skipped, ["E17", "I6"]);
-    }
+    testing::passes_the_suite::<Async<Later>>(&json!({}));
+    testing::passes_the_suite::<ByHand>(&json!({}));
 }
 
 #[test]
 fn a_batch_ends_where_it_is_told() {
-    for table in [&LATER, &BY_HAND] {
-        let zoo = instance(table, "honest", "ends");
+    for make in [LATER, BY_HAND] {
+        let zoo = instance(make, "honest", "ends");
         assert_eq!(answer(&zoo, true), [ALLOWED, DENIED, Verdict::NotEvaluated]);
         let again = answer(&zoo, false);
         assert_eq!(again, [DENIED, DENIED, ALLOWED]);
@@ -377,23 +359,23 @@ fn a_batch_ends_where_it_is_told() {
 
 #[test]
 fn a_missing_decision_is_an_error_and_a_surplus_one_is_not_read() {
-    let few = instance(&LATER, "too_few", "few");
+    let few = instance(LATER, "too_few", "few");
     assert_eq!(answer(&few, false), [ALLOWED, ERROR, Verdict::NotEvaluated]);
-    let many = instance(&LATER, "too_many", "many");
+    let many = instance(LATER, "too_many", "many");
     assert_eq!(
         answer(&many, true),
         [ALLOWED, DENIED, Verdict::NotEvaluated]
     );
-    let none = instance(&BY_HAND, "too_few", "none");
+    let none = instance(BY_HAND, "too_few", "none");
     assert_eq!(answer(&none, false), only_first(ERROR));
-    let nine = instance(&BY_HAND, "too_many", "nine");
+    let nine = instance(BY_HAND, "too_many", "nine");
     assert_eq!(answer(&nine, false), [ALLOWED; 3]);
 }
 
 #[test]
 fn a_panic_costs_its_batch() {
-    for table in [&LATER, &BY_HAND] {
-        let zoo = instance(table, "panic", "panic");
+    for make in [LATER, BY_HAND] {
+        let zoo = instance(make, "panic", "panic");
         for _ in 0..3 {
             assert_eq!(answer(&zoo, true), [ERROR; 3]);
         }
@@ -404,15 +386,15 @@ fn a_panic_costs_its_batch() {
 
 #[test]
 fn a_ticket_answers_whatever_becomes_of_it() {
-    let dropped = instance(&BY_HAND, "drop_ticket", "drop");
+    let dropped = instance(BY_HAND, "drop_ticket", "drop");
     assert_eq!(answer(&dropped, true), [UNAVAILABLE; 3]);
-    let forgotten = instance(&BY_HAND, "no_ticket", "forgotten");
+    let forgotten = instance(BY_HAND, "no_ticket", "forgotten");
     assert_eq!(answer(&forgotten, true), [ERROR; 3]);
     assert_eq!(
         forgotten.health().last_error.as_deref(),
         Some("a batch was to be answered later, and nobody took its ticket")
     );
-    let both = instance(&BY_HAND, "ticket_and_answer", "both");
+    let both = instance(BY_HAND, "ticket_and_answer", "both");
     let expected = [ALLOWED, DENIED, Verdict::NotEvaluated];
     assert_eq!(answer(&both, true), expected);
 }
@@ -420,7 +402,7 @@ fn a_ticket_answers_whatever_becomes_of_it() {
 #[test]
 fn at_the_deadline_what_is_being_decided_is_dropped() {
     let watch = Watch::of("deadline");
-    let zoo = instance(&LATER, "wait", "deadline");
+    let zoo = instance(LATER, "wait", "deadline");
     let deadline = Instant::now() + Duration::from_millis(20);
     let batch = send(&zoo, true, Some(deadline));
     assert_eq!(batch.wait_until(None), [TIMEOUT; 3]);
@@ -441,7 +423,7 @@ fn no_more_is_decided_at_once_than_the_host_allows() {
         max_inflight: 1,
         ..settings("places")
     };
-    let zoo = instance_with(&LATER, "wait", &one);
+    let zoo = LATER("wait", &one);
     let first = send(&zoo, true, None);
     watch.until_begun(1);
     // The host waits no longer, the backend goes on: its place is still taken.
@@ -470,7 +452,7 @@ fn no_more_is_decided_at_once_than_the_host_allows() {
 #[test]
 fn draining_waits_for_what_is_being_decided() {
     let watch = Watch::of("drain");
-    let zoo = instance(&LATER, "wait", "drain");
+    let zoo = instance(LATER, "wait", "drain");
     let batch = send(&zoo, true, None);
     watch.until_begun(1);
     let end =
@@ -489,7 +471,7 @@ fn draining_waits_for_what_is_being_decided() {
 #[test]
 fn what_is_not_over_at_the_end_is_dropped_and_answered() {
     let watch = Watch::of("end");
-    let zoo = instance(&LATER, "wait", "end");
+    let zoo = instance(LATER, "wait", "end");
     let batch = send(&zoo, true, None);
     watch.until_begun(1);
     assert_eq!(zoo.drain_and_destroy(Instant::now()), End::Destroyed);
