@@ -98,6 +98,7 @@
 //! | `batch` | [`Batch`], [`OwnedBatch`], [`Ticket`]: the checks of one request, and answering them later |
 //! | `options` | findings about options, secrets |
 //! | `host` | log, failure texts, clock |
+//! | `forward` | with the features `log` and `tracing`: what a library records goes to the host |
 //! | `testing` | with that feature: the conformance suite as one line of a test |
 //! | `export`, `note`, `guard` | the C table, the note in the file, the panic guard |
 
@@ -107,6 +108,8 @@ mod backend;
 mod batch;
 mod decision;
 mod export;
+#[cfg(any(feature = "log", feature = "tracing"))]
+mod forward;
 mod guard;
 mod host;
 mod note;
@@ -120,6 +123,8 @@ pub use backend::{Backend, Capabilities, Context, Health, HealthState};
 pub use batch::{Answer, Batch, OwnedBatch, Ticket};
 pub use decision::{Decision, Failure, Item, Window, WindowKind};
 pub use export::Exported;
+#[cfg(any(feature = "log", feature = "tracing"))]
+pub use forward::Records;
 pub use host::{Host, LogLevel};
 pub use note::{Note, padded_len};
 pub use options::{
