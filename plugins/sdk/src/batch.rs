@@ -28,7 +28,7 @@ pub enum Answer {
 /// The checks of one request that travel together. Valid during the call it is passed to.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    /// INVARIANT: strides and arrays are those [`Batch::of`] found possible; the items can be read during `'a`.
+    /// INVARIANT: strides and arrays are those [`Batch::of`] found possible.
     raw: &'a quota_batch,
     host: Host,
     ticket_taken: Cell<bool>,
@@ -38,8 +38,9 @@ impl<'a> Batch<'a> {
     /// A batch of the host; `None` if it asks for something this SDK does not know, or cannot be read.
     ///
     /// # Safety
-    /// The batch is one of the ABI: `count` items stand `item_stride` bytes apart behind `items`, and they, their keys and
-    /// the batch itself can be read and stay unchanged during `'a`.
+    /// The batch is one of the ABI: `count` items stand `item_stride` bytes apart behind `items`, as many results
+    /// `result_stride` bytes apart behind `results`. Items and keys can be read and stay unchanged during `'a`, and nobody
+    /// else uses the results.
     pub(crate) unsafe fn of(raw: &'a quota_batch, host: Host) -> Option<Self> {
         let known = QUOTA_BATCH_STOP_AT_DENIAL | QUOTA_BATCH_STOP_AT_FAILURE;
         let strides = raw.item_stride >= QUOTA_ITEM_SIZE_1_0
@@ -175,11 +176,11 @@ impl<'a> Batch<'a> {
     pub(crate) fn write(&self, results: impl Iterator<Item = quota_result>) {
         for (index, result) in results.take(self.len()).enumerate() {
             let offset = index * self.raw.result_stride as usize;
-            // SAFETY: `index` is below `count` by `take`; the ABI of `quota_batch`: `count` results, `result_stride` bytes
-            // apart, in one array.
+            // SAFETY: `index` is below `count` by `take`; results stand `result_stride` bytes apart in one array (the
+            // contract of `of`).
             let place = unsafe { self.raw.results.byte_add(offset) };
-            // SAFETY: in the array, ours to write during the call; aligned, since the array is and the stride is a multiple
-            // of 8 (`of`).
+            // SAFETY: in the array, which nobody else uses (the contract of `of`); aligned, since the array is and the
+            // stride is a multiple of 8 (`of`).
             unsafe { place.write(result) };
         }
     }
