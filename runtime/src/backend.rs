@@ -419,8 +419,17 @@ impl Primary {
         Some(Place(self))
     }
 
-    /// What the plugin says of its last failure, if that was one of this kind.
+    /// What there is to say of a failure: that every place is taken, or what the plugin says of its last failure, if that was
+    /// one of this kind.
     pub(crate) fn failure_detail(&self, failure: BackendFailure) -> Option<String> {
+        if failure == BackendFailure::Unavailable
+            && let Some(most) = self.max_inflight
+            && self.inflight.load(Ordering::Relaxed) >= most
+        {
+            return Some(format!(
+                "as many requests are being evaluated as `max_inflight` allows: {most}"
+            ));
+        }
         let health = self.instance()?.health();
         let same = health.last_failure.map(BackendFailure::from) == Some(failure);
         health.last_error.filter(|_| same)
@@ -554,6 +563,7 @@ impl Stores {
                     kind: settings.kind.clone(),
                     source,
                 })?;
+        tell_doubts(&instance);
         let (command_timeout, max_inflight) = match settings.place {
             BackendPlace::Local { .. } => (None, None),
             BackendPlace::Remote {
@@ -617,6 +627,35 @@ impl Stores {
             key_prefix: settings.key_prefix.clone(),
             store: Store::new(instance, settings.max_entries.get(), living),
         }))
+    }
+}
+
+/// Logs what is questionable about a new backend and no reason to refuse it.
+fn tell_doubts(instance: &Instance) {
+    let plugin = instance.plugin();
+    for doubt in plugin.warnings() {
+        tracing::warn!(
+            backend = plugin.kind(),
+            doubt,
+            "somebody else could change the plugin library"
+        );
+    }
+    for found in instance.diagnostics() {
+        let (option, code, text) = (&found.pointer, &found.code, &found.message);
+        match found.severity {
+            Severity::Error | Severity::Warning => {
+                tracing::warn!(
+                    backend = plugin.kind(),
+                    option,
+                    code,
+                    text,
+                    "plugin warning"
+                );
+            }
+            Severity::Note => {
+                tracing::info!(backend = plugin.kind(), option, code, text, "plugin note");
+            }
+        }
     }
 }
 

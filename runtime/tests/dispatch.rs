@@ -480,6 +480,11 @@ async fn requests_beyond_max_inflight_are_refused_at_once() {
             "scripted"
         )]
     );
+    let errors = quota.status().backend_status.recent_errors;
+    assert_eq!(
+        errors[0].detail.as_deref(),
+        Some("as many requests are being evaluated as `max_inflight` allows: 2")
+    );
     // One without an identity asks nothing and needs no place.
     let nobody = Request {
         headers: &NO_HEADERS,

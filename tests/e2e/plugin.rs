@@ -39,6 +39,26 @@ fn a_loaded_library_decides_as_the_linked_one() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_library_its_group_can_change_is_used_with_a_warning() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libquota_backend_in_memory.so");
+    std::fs::copy(&built().in_memory, &library).unwrap();
+    std::fs::set_permissions(&library, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let file = PolicyFile::new(&counted_by(&library, ""));
+    let mut quotad = Quotad::start(file.path());
+    let event = quotad.wait_for_event("somebody else could change the plugin library");
+    let doubt = event["doubt"].as_str().unwrap();
+    assert!(
+        doubt.ends_with("can be written by its group (mode 0664)"),
+        "{event}"
+    );
+    assert_eq!(event["backend"], "in_memory");
+}
+
+#[test]
 fn a_reload_brings_in_another_library() {
     let file = PolicyFile::new(&per_tenant(2));
     let quotad = Quotad::start(file.path());
