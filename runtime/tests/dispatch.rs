@@ -880,7 +880,7 @@ fn closing_waits_for_the_backend_to_end() {
 #[test]
 fn closing_does_not_wait_for_ever_for_a_backend_that_is_stuck() {
     let script = Script::new("stuck");
-    let quota = open(&text(&script, "", "", THREE).replace("60000", "50"));
+    let quota = open(&text(&script, "", "", THREE).replace("60000", "500"));
     script.say([Say::Silence]);
     assert_eq!(decide(&quota).reason, Reason::BackendTimeout);
     let before = zombies();

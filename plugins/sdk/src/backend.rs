@@ -17,7 +17,8 @@ pub struct Capabilities(u64);
 impl Capabilities {
     /// It decides inside the call, without I/O, in well under a millisecond.
     pub const INLINE: Self = Self(QUOTA_CAP_INLINE);
-    /// It may block while it decides: the host calls it on threads of its own, which costs some 10 µs a decision.
+    /// It may block while it decides: the host calls it on threads of its own, as many as `max_inflight` and at most 64, which
+    /// costs some 10 µs a decision.
     pub const BLOCKING: Self = Self(QUOTA_CAP_BLOCKING);
 
     /// It takes the ticket of a batch and answers later: an `AsyncBackend` (feature `tokio`), or a backend with a
