@@ -1,7 +1,7 @@
 //! The commands and plugin libraries of the workspace, built for the tests that run them.
 //!
 //! `cargo test` builds a package's own commands only. The first test of a process that asks builds the whole workspace, with the
-//! profile and into the target directory of the test itself; Cargo's own lock lets the builds of several test processes take
+//! profile of the test itself, into a folder of its own in the target directory; Cargo's own lock lets the builds of several test processes take
 //! turns, and all but the first find nothing to do.
 
 use std::collections::BTreeMap;
@@ -108,7 +108,10 @@ fn build() -> Built {
     }
 }
 
-/// The arguments that make Cargo build as this test was built. A test lies in `<target>[/<triple>]/<profile>/deps/`, and the
+/// The arguments that make Cargo build as this test was built, into a folder of its own: a library that is built as a plugin too has
+/// one file name whatever its dependencies' features are, and those of tests have more. In one folder this build would
+/// replace what `cargo test` is about to link.
+/// A test lies in `<target>[/<triple>]/<profile>/deps/`, and the
 /// target directory is the one Cargo put its tag into.
 fn like_this_test() -> Vec<OsString> {
     let test = env::current_exe().expect("a test knows its own file");
@@ -128,7 +131,7 @@ fn like_this_test() -> Vec<OsString> {
         "--profile".into(),
         profile.into(),
         "--target-dir".into(),
-        target_dir.into(),
+        target_dir.join("commands").into(),
     ];
     let triple = profile_dir.parent().filter(|folder| *folder != target_dir);
     if let Some(triple) = triple.and_then(Path::file_name) {
